@@ -1,0 +1,92 @@
+"""From stored bytes to an event's data, with numbers that keep their value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Literal
+
+import msgspec
+from psycopg.types.json import Json, Jsonb
+
+from rebuilder.domain.event import Event
+from rebuilder.errors import HandlerFailed, LogDefinitionError
+from rebuilder.eventlog.raw_event import RawEvent
+
+Decode = Literal["json", "json-decimal"] | Callable[[bytes], Any]
+
+
+class DecodeError(HandlerFailed):
+    """An event could not be decoded."""
+
+    code = "decode"
+
+
+# msgspec reads integers of any size exactly, where other fast decoders turn those beyond 64 bits into floats.
+_JSON = msgspec.json.Decoder()
+_DECIMAL = msgspec.json.Decoder(float_hook=Decimal)
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+
+
+def decoder_for(decode: Decode) -> Callable[[bytes], Any]:
+    """The function that turns a payload's bytes into data."""
+    if decode == "json":
+        return _JSON.decode
+    if decode == "json-decimal":
+        return _DECIMAL.decode
+    if callable(decode):
+        return decode
+    raise LogDefinitionError(f"TableLog(decode={decode!r}) is not a decoder.",
+                             hint='use "json", "json-decimal", or a function that takes bytes')
+
+
+def payload_bytes(value: Any) -> bytes | None:
+    """A payload as an application holds it, as the bytes that the log would give back.
+
+    Text and bytes are the payload as it is stored. Anything else (``Json`` and ``Jsonb`` are taken off) goes through
+    JSON once, so that a handler in ``project`` gets the same values as in a rebuild: lists for tuples, text for dates.
+    """
+    match value:
+        case None:
+            return None
+        case bytes():
+            return value
+        case bytearray() | memoryview():
+            return bytes(value)
+        case str():
+            return value.encode()
+        case Json() | Jsonb():
+            return _ENCODER.encode(value.obj)
+        case _:
+            return _ENCODER.encode(value)
+
+
+def decode_event(decode: Callable[[bytes], Any], raw: RawEvent, *, replaying: bool) -> Event:
+    """The event that a row stands for. Whatever its decoder raises becomes a :class:`DecodeError` that names it."""
+    if raw.stream is None:
+        raise _failed(raw, "it has no stream")
+    part, value = "data", raw.data
+    try:
+        data = None if value is None else decode(value)
+        part, value = "metadata", raw.metadata
+        metadata = None if value is None else decode(value)
+    except Exception as error:
+        raise _failed(raw, f"its {part} is not what the log's decoder expects: {_explain(error)}") from error
+    return Event(position=raw.position, stream=raw.stream, type=raw.type, data=data, category=raw.category,
+                 tenant=raw.tenant, stream_version=raw.stream_version, schema_version=raw.schema_version,
+                 metadata=metadata, recorded_at=raw.recorded_at, replaying=replaying)
+
+
+def _failed(raw: RawEvent, why: str) -> DecodeError:
+    return DecodeError(f"The event at position {raw.position} ({raw.type}, stream {raw.stream}) can't be read: {why}.",
+                       hint="mend the event, mend TableLog(decode=…), or rebuild with quarantine, which sets it aside",
+                       position=raw.position, type=raw.type, stream=raw.stream)
+
+
+def _explain(error: Exception) -> str:
+    """What went wrong, in words that can't carry the event's data into a log."""
+    if isinstance(error, msgspec.MsgspecError):
+        return str(error)
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return f"the decoder raised {type(error).__name__}"

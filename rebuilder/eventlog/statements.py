@@ -1,0 +1,152 @@
+"""The statements that read a log, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+
+from rebuilder.errors import LogDefinitionError
+from rebuilder.eventlog.columns import ALIAS, Rendered
+from rebuilder.eventlog.raw_event import Key
+from rebuilder.eventlog.selection import Selection
+
+_MAX_BRANCHES = 32
+"""Beyond so many values, one walk along the position costs less than as many descents into an index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statements:
+    """The reads of one log. Every one is filtered alike."""
+
+    relation: sql.Composable
+    output: sql.Composable
+    position: sql.Composable
+    order: sql.Composable
+    by_tenant: bool
+    filters: tuple[sql.Composable, ...]
+    comparable: Rendered
+    """``type`` and ``category`` as they are compared: raw where the column is text, so that indexes serve."""
+    stream: tuple[sql.Composable, ...]
+    """What identifies a stream: tenant and category, where the log has them, and its own key."""
+    archived: sql.Composable | None = None
+    """The condition of archived streams, unless they are replayed."""
+    indexed: frozenset[str] = frozenset()
+    """Of type and category, the ones with an index that goes on with the position."""
+
+    def page(self, selection: Selection, *, after: Key | None = None, above: int | None = None,
+             upto: int | None = None, limit: int | None = None) -> sql.Composed:
+        """Rows in reading order: behind a key or above a position, up to a position, so many of them."""
+        bounds = self._bounds(after, above, upto)
+        tail = sql.SQL("") if limit is None else sql.SQL(" LIMIT {}").format(sql.Literal(limit))
+
+        def rows(conditions: list[sql.Composable]) -> sql.Composed:
+            return sql.SQL("SELECT {} FROM {} AS {} WHERE {} ORDER BY {}{}").format(
+                self.output, self.relation, sql.Identifier(ALIAS), _all([*conditions, *bounds]), self.order, tail)
+
+        branches = self._branches(selection)
+        if len(branches) == 1 or limit is None or self.by_tenant:
+            return rows(self.matching(selection))
+        # One walk per value along its own index, merged: rare types don't cost a walk through the whole log.
+        parts = sql.SQL("\nUNION ALL\n").join(sql.SQL("({})").format(rows(branch)) for branch in branches)
+        return sql.SQL("SELECT * FROM (\n{}\n) AS page ORDER BY position{}").format(parts, tail)
+
+    def count(self, selection: Selection, *, upto: int | None, above: int | None) -> sql.Composed:
+        """How many rows match."""
+        return self._select(sql.SQL("count(*)"), selection, above, upto)
+
+    def keys(self, selection: Selection, *, above: int) -> sql.Composed:
+        """The keys of the rows that match."""
+        return self._select(self.order, selection, above, None)
+
+    def totals(self, selection: Selection) -> sql.Composed:
+        """Count and highest position of the rows that match, and the highest position of all."""
+        return sql.SQL("SELECT matching.*, ({}) FROM ({}) AS matching").format(
+            self.highest(),
+            self._select(sql.SQL("count(*), coalesce(max({}), 0)").format(self.position), selection, None, None))
+
+    def highest(self) -> sql.Composed:
+        """The highest position of the relation, 0 if it is empty."""
+        return sql.SQL("SELECT coalesce(max({}), 0) FROM {} AS {}").format(
+            self.position, self.relation, sql.Identifier(ALIAS))
+
+    def everything(self) -> sql.Composed:
+        """All rows of the relation."""
+        return sql.SQL("SELECT FROM {} AS {}").format(self.relation, sql.Identifier(ALIAS))
+
+    def archive(self, archived: sql.Composable) -> sql.Composed:
+        """How many streams are archived, and a digest of which."""
+        return sql.SQL("SELECT count(*), coalesce(sum(hashtextextended(streams::text, 0)::numeric), 0)::text "
+                       "FROM (SELECT DISTINCT {} FROM {} AS {} WHERE {}) AS streams").format(
+            sql.SQL(", ").join(sql.SQL("{} AS {}").format(part, sql.Identifier(f"part{n}"))
+                               for n, part in enumerate(self.stream)),
+            self.relation, sql.Identifier(ALIAS), archived)
+
+    def lowest(self) -> sql.Composed:
+        """The lowest position of the relation, NULL if it is empty."""
+        return sql.SQL("SELECT min({}) FROM {} AS {}").format(self.position, self.relation, sql.Identifier(ALIAS))
+
+    def matching(self, selection: Selection) -> list[sql.Composable]:
+        """The conditions of a selection, with what the log itself leaves out."""
+        if not selection.types:
+            return [sql.SQL("false")]
+        conditions = [self._one_of("type", selection.types)]
+        if selection.categories:
+            conditions.append(self._one_of("category", selection.categories))
+        return [*conditions, *self.filters]
+
+    def _branches(self, selection: Selection) -> list[list[sql.Composable]]:
+        for role, values in (("type", selection.types), ("category", selection.categories)):
+            if role in self.indexed and 1 < len(set(values)) <= _MAX_BRANCHES:
+                narrowed: Callable[[str], Selection] = (
+                    (lambda value: Selection((value,), selection.categories)) if role == "type"
+                    else (lambda value: Selection(selection.types, (value,))))
+                return [self.matching(narrowed(value)) for value in sorted(set(values))]
+        return [self.matching(selection)]
+
+    def _one_of(self, role: str, values: tuple[str, ...]) -> sql.Composable:
+        if role not in self.comparable:
+            raise LogDefinitionError(f"A projection reads {role} {', '.join(values)}; the log has no {role} column.",
+                                     hint=f"name it with Columns({role}=…), or leave the projection's {role} out")
+        left = self.comparable[role]
+        if len(values) == 1:
+            return sql.SQL("{} = {}").format(left, sql.Literal(values[0]))
+        return sql.SQL("{} IN ({})").format(left, sql.SQL(", ").join(map(sql.Literal, values)))
+
+    def _bounds(self, after: Key | None, above: int | None, upto: int | None) -> list[sql.Composable]:
+        bounds: list[sql.Composable] = []
+        if after is not None and self.by_tenant:
+            # A row comparison is one range of the index; its OR form is not (the planner walks from the start).
+            bounds.append(sql.SQL("({}) > ({})").format(self.order, sql.SQL(", ").join(map(_literal, after))))
+        elif after is not None:
+            above = after[0] if above is None else max(above, after[0])
+        if above is not None:
+            bounds.append(sql.SQL("{} > {}").format(self.position, _literal(above)))
+        if upto is not None:
+            bounds.append(sql.SQL("{} <= {}").format(self.position, _literal(upto)))
+        return bounds
+
+    def _select(self, what: sql.Composable, selection: Selection, above: int | None,
+                upto: int | None) -> sql.Composed:
+        conditions = [*self.matching(selection), *self._bounds(None, above, upto)]
+        return sql.SQL("SELECT {} FROM {} AS {} WHERE {}").format(
+            what, self.relation, sql.Identifier(ALIAS), _all(conditions))
+
+
+def _all(conditions: list[sql.Composable]) -> sql.Composed:
+    return sql.SQL(" AND ").join(conditions)
+
+
+def _literal(value: Any) -> sql.Composable:
+    # A bigint whatever its size: an int literal beyond bigint would be numeric, which no integer index serves.
+    return sql.SQL("{}::int8").format(sql.Literal(value)) if isinstance(value, int) else sql.Literal(value)
+
+
+def output(columns: Mapping[str, sql.Composable]) -> sql.Composed:
+    """The select list of a page, in the order of ``RawEvent`` without its key."""
+    roles = ("position", "stream", "type", "category", "tenant", "stream_version", "schema_version", "data",
+             "metadata", "recorded_at")
+    return sql.SQL(", ").join(
+        sql.SQL("{} AS {}").format(columns.get(role, sql.NULL), sql.Identifier(role)) for role in roles)
