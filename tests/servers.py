@@ -268,10 +268,12 @@ class ContainerServer:
         try:
             self._container = PostgresContainer(
                 self.image, username="postgres", password=self._password, dbname="postgres", driver=None
-            ).with_command(f"postgres {options}")
+            )
         except DockerException as error:
             msg = f"no Docker engine answers: {error}"
             raise NoServer(msg) from error
+        # Docker gives 64 MB of shared memory; parallel queries of several tests at once want more.
+        self._container.with_command(f"postgres {options}").with_kwargs(shm_size="512m")
         try:
             self._container.start()
         except DockerException as error:
