@@ -1,0 +1,155 @@
+"""Applies events through SqlHandlers: statements are queued in psycopg's pipeline mode, errors traced to their event.
+
+Pipeline mode: https://www.postgresql.org/docs/current/libpq-pipeline-mode.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from rebuilder import errors
+from rebuilder.domain.event import Event
+from rebuilder.domain.upcasters import FetchOne, UpcastContext
+from rebuilder.errors import DefinitionError
+from rebuilder.eventlog import DecodeError
+
+if TYPE_CHECKING:
+    from rebuilder.domain.projection import Projection
+    from rebuilder.eventlog import OpenLog, RawEvent
+    from rebuilder.store.sessions import Connection
+
+
+class EventFailed(Exception):
+    """An event could not be applied: which, at what (handler, upcaster, decode), and why. Internal to the engine."""
+
+    def __init__(self, raw: RawEvent, cause: str, error: BaseException) -> None:
+        super().__init__(f"{cause} failed at position {raw.position}")
+        self.raw = raw
+        self.cause = cause
+        self.error = error
+
+
+class SqlTarget:
+    """Where handlers write in a rebuild: queued statements on the main connection, remembered with their event."""
+
+    def __init__(self, connection: Connection, tables: Mapping[str, sql.Identifier]) -> None:
+        self._connection = connection
+        self._tables = tables
+        self._queued: list[tuple[psycopg.Cursor[Any], RawEvent]] = []
+        self.raw: RawEvent | None = None
+
+    def execute(self, statement: Any, params: Any = None) -> None:
+        """Queue a statement. There is no row count: it has not run yet when this returns."""
+        cursor = self._connection.cursor()
+        if self.raw is not None:
+            self._queued.append((cursor, self.raw))
+        cursor.execute(statement, params)
+
+    def fetch_one(self, statement: Any, params: Any = None) -> tuple[Any, ...] | None:
+        """Run a statement, and all queued before it; its first row."""
+        self.execute(statement, params)
+        return self._last().fetchone()
+
+    def fetch_all(self, statement: Any, params: Any = None) -> list[tuple[Any, ...]]:
+        """Run a statement, and all queued before it; its rows."""
+        self.execute(statement, params)
+        return self._last().fetchall()
+
+    def table(self, name: str) -> sql.Identifier:
+        """The qualified name of a declared table where it stands now."""
+        if name not in self._tables:
+            raise DefinitionError(f"target.table({name!r}): the projection does not declare that table.",
+                                  hint=f"declared: {', '.join(sorted(self._tables))}")
+        return self._tables[name]
+
+    def _last(self) -> psycopg.Cursor[Any]:
+        return self._queued[-1][0]
+
+    def forget(self) -> None:
+        """A batch begins or ends."""
+        self._queued.clear()
+        self.raw = None
+
+    def culprit(self) -> RawEvent | None:
+        """The event whose statement was the first without a result: what failed, in a pipeline."""
+        return next((raw for cursor, raw in self._queued if cursor.pgresult is None), None)
+
+
+Lift = Callable[["RawEvent"], Event]
+
+
+def lifter(log: OpenLog, projection: Projection, fetch_one: FetchOne, *, replaying: bool) -> Lift:
+    """The function that decodes a raw event and lifts it to its current schema version."""
+    upcasters = projection.upcasters
+
+    def lift(raw: RawEvent) -> Event:
+        try:
+            event = log.decode(raw, replaying=replaying)
+        except DecodeError as error:
+            raise EventFailed(raw, "decode", error) from error
+        if upcasters is None:
+            return event
+        try:
+            return upcasters.lift(event, UpcastContext(event.tenant, fetch_one))
+        except Exception as error:
+            raise EventFailed(raw, "upcaster", error) from error
+
+    return lift
+
+
+def apply_events(target: SqlTarget, connection: Connection, projection: Projection, lift: Lift,
+                 events: Iterable[RawEvent]) -> None:
+    """Apply events in order, as one pipeline. Raises :class:`EventFailed`, the transaction then being aborted."""
+    handlers = projection.handlers
+    target.forget()
+    try:
+        with connection.pipeline():
+            for raw in events:
+                target.raw = raw
+                event = lift(raw)
+                handlers.handler(event.type)(event, target)
+    except EventFailed:
+        raise
+    except psycopg.Error as error:
+        culprit = target.culprit() or target.raw
+        if culprit is None:
+            raise
+        raise EventFailed(culprit, "handler", error) from error
+    except Exception as error:
+        if target.raw is None:
+            raise
+        raise EventFailed(target.raw, "handler", error) from error
+    finally:
+        target.forget()
+
+
+def describe(raw: RawEvent) -> str:
+    """An event for people, without its data."""
+    return f"event {raw.position} ({raw.type}, stream {raw.stream})"
+
+
+def handler_failed(failure: EventFailed, projection: Projection) -> errors.HandlerFailed:
+    """The error of a run that an event stopped."""
+    raw, error = failure.raw, failure.error
+    state = error.sqlstate if isinstance(error, psycopg.Error) else None
+    text = error_text(error)
+    what = {"decode": "The log's decoder", "upcaster": "An upcaster", "handler": "The handler"}[failure.cause]
+    return errors.HandlerFailed(
+        f"{what} of projection {projection.name!r} failed on {describe(raw)}: {type(error).__name__}: {text}. "
+        "Live is as it was.",
+        hint="mend the handler and repeat, or set such events aside: --quarantine",
+        projection=projection.name, position=raw.position, type=raw.type, stream=raw.stream, cause=failure.cause,
+        error_class=type(error).__name__, **({"sqlstate": state} if state else {}))
+
+
+def error_text(error: BaseException) -> str:
+    """The first line of what an error says; the server's DETAIL, which quotes rows, stays out."""
+    if isinstance(error, psycopg.Error) and error.diag.message_primary:
+        return error.diag.message_primary
+    if isinstance(error, errors.RebuilderError):
+        return error.message.rstrip(".")
+    return (str(error).splitlines() or [""])[0][:500].rstrip(".")

@@ -1,0 +1,110 @@
+"""Step 1: the projection's state row is locked by the main transaction, the ticket written by the second connection."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from typing import Any
+
+import psycopg
+
+from rebuilder import errors
+from rebuilder.engine.run import Run
+from rebuilder.settings import ADVISORY_CLASS
+from rebuilder.store.ledger import Ledger
+from rebuilder.store.sessions import Server, begin, translated
+
+
+def lock_state(run: Run) -> None:
+    """Become the one run of this projection, or raise :class:`~rebuilder.errors.RebuildInProgress`.
+
+    Raises also :class:`~rebuilder.errors.RecipeOutdated` if live was built with a later version.
+    """
+    _connect(run)
+    projection = run.projection
+    run.ledger.insert_state(followed=projection.feeding_name == "async")
+    with translated("beginning the main transaction"):
+        begin(run.main, run.server)
+        state = _lock_row(run)
+        with translated("locking the tables against another rebuild"):
+            _lock_tables(run)
+    for ticket, host, pid, since in run.ledger.close_abandoned():
+        run.warn(f"Ticket {ticket} of {host}, process {pid}, running since {since:%Y-%m-%d %H:%M:%S %Z}, was abandoned: "
+                 "its process is gone. It is closed as failed.")
+    built_with = state[2]
+    if built_with is not None and built_with > projection.version and "downgrade" not in run.options.allow:
+        raise errors.RecipeOutdated(
+            f"Live of {projection.name!r} was built with version {built_with}; this code has version "
+            f"{projection.version}. Nothing was changed.",
+            hint="deploy the later code, or pass --allow downgrade to go back on purpose",
+            projection=projection.name, built_with=built_with, version=projection.version)
+    run.generation = run.ledger.open(run.ticket, version=projection.version, reason=run.options.reason,
+                                     note=run.options.note, backend_pid=run.main.info.backend_pid)
+
+
+def _connect(run: Run) -> None:
+    run.ticket = uuid.uuid4()
+    run.ledger = Ledger(run.open("ledger", autocommit=True), run.books, run.projection.name)
+    run.server = Server.of(run.ledger.connection)
+    run.server.check()
+    run.books.check_installed(run.ledger.connection)
+    run.main = run.open("main", autocommit=False)
+    run.main.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    run.reader = run.open("reader", autocommit=True)
+    if run.main.info.backend_pid != Server.of(run.main).backend_pid:
+        # A pooler hands out its own number; prepared statements may meet another backend behind it.
+        for connection in (run.main, run.reader, run.ledger.connection):
+            connection.prepare_threshold = None
+        run.warn("A connection pooler stands between rebuilder and the server: give it a direct DSN, since a pooler's "
+                 "own timeouts may end the run.")
+    run.main.rollback()
+    run.defer(run.stop.on_request(run.cancel_statement))
+
+
+def _lock_row(run: Run) -> tuple[Any, ...]:
+    # A lock_timeout of 0 would wait for ever, so "do not wait" is the shortest there is.
+    run.main.execute("SELECT set_config('lock_timeout', %s, true)", (f"{max(1, int(run.options.wait * 1000))}ms",))
+    try:
+        row = run.books.run(run.main, "lock_state", projection=run.projection.name).fetchone()
+    except errors.NotNow as error:
+        raise _in_progress(run) from error
+    run.main.execute("SELECT set_config('lock_timeout', '0', true)")
+    if row is None:
+        raise errors.StoreError(f"The state row of {run.projection.name!r} disappeared while it was being locked.",
+                                hint="look who deletes rows of the bookkeeping, then repeat")
+    return row
+
+
+def _in_progress(run: Run) -> errors.RebuildInProgress:
+    name, holder = run.projection.name, run.ledger.holder()
+    if holder is None:
+        return errors.RebuildInProgress(f"The state row of {name!r} is locked by a run that has not written its ticket "
+                                        "yet.", hint="wait, or pass wait=", projection=name)
+    ticket, host, pid, since, phase, age = holder
+    return errors.RebuildInProgress(
+        f"{name!r} is being rebuilt by ticket {ticket} ({host}, process {pid}) since {since:%Y-%m-%d %H:%M:%S %Z}; "
+        f"phase {phase}, last heartbeat {age or 0:.0f} s ago.",
+        hint=f"wait for it (--wait SECONDS), or end it: rebuilder cancel {ticket}",
+        projection=name, ticket=str(ticket), host=host, pid=pid, since=since.isoformat())
+
+
+def advisory_key(schema: str, table: str) -> int:
+    """The key of a live table's advisory lock: a hash of its name, since its OID changes with every swap."""
+    return int.from_bytes(hashlib.blake2b(f"{schema}\0{table}".encode(), digest_size=4).digest(), "big", signed=True)
+
+
+def _lock_tables(run: Run) -> None:
+    for name in run.projection.tables:
+        row = run.ledger.connection.execute(
+            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.oid = to_regclass(%s)", (name,)).fetchone()
+        if row is None:
+            raise errors.DefinitionError(
+                f"Projection {run.projection.name!r} fills table {name}, which does not exist in database "
+                f"{run.server.database!r}.", hint="create it, or correct the name in tables=[...]", table=name)
+        held = run.main.execute("SELECT pg_try_advisory_xact_lock(%s, %s)",
+                                (ADVISORY_CLASS, advisory_key(*row))).fetchone()
+        if held != (True,):
+            raise errors.RebuildInProgress(f"Table {name} is being rebuilt by a run of another projection.",
+                                           hint="see `rebuilder status`; two projections must not fill one table",
+                                           table=name)

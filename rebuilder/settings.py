@@ -1,0 +1,70 @@
+"""Every knob of a run, its default, and why it is that.
+
+Times are seconds, sizes bytes, unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rebuilder.errors import DefinitionError
+
+ADVISORY_CLASS = 0x7265_6264
+"""Class number of our transaction-level advisory locks (pg_locks.classid), so that they never meet an application's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What may be tuned; see each field."""
+
+    schema: str = "rebuilder"
+    """The bookkeeping schema."""
+    scope: str = ""
+    """Part of a projection's key in the bookkeeping, for schema-per-tenant installations."""
+    batch: int = 1000
+    """Events applied per batch: large enough that per-batch checks vanish, small enough that progress moves."""
+    fence_budget: float | None = None
+    """How long to try for the fence. None: the longer of ten minutes and the replay's own duration, since
+    giving up throws away a replay that cost that much."""
+    fence_hold: float = 1.0
+    """Cap on the time inside the fence; past it the fence is given back and the run catches up again."""
+    fence_poll: float = 0.01
+    """Pause between NOWAIT attempts, which never queue and so stop nobody."""
+    fence_nowait: float = 1.0
+    """How long attempts are NOWAIT before one is queued."""
+    fence_queue_ms: tuple[int, int] = (100, 500)
+    """Shortest and longest queued attempt, milliseconds: readers queue behind it that long. In sum below
+    deadlock_timeout, since longer ones get writers killed."""
+    fence_rest: int = 1000
+    """Events that may be left for the fence, if the measured rate says that they fit the hold."""
+    catch_up_rounds: int = 10
+    """Rounds in which the rest may fail to shrink before CannotCatchUp."""
+    heartbeat: float = 2.0
+    """Between two heartbeats of the ticket."""
+    retain_hours: float = 24.0
+    """How long a retired table is kept."""
+    freeze_chunk: int = 16 * 1024 * 1024
+    """Bytes per chunk of the freeze: what is in memory at once."""
+    freeze_age: float = 30.0
+    """A freeze is repeated before an attempt when it is older than this and than ten times what it cost."""
+    drift_sample: int = 20
+    """Rows shown per kind of drift; counts are exact whatever this is."""
+    lock_timeout_ms: int = 2000
+    """lock_timeout of the second connection: it must never wait for our own main transaction."""
+    connect_timeout: int = 10
+    horizon_poll: float = 0.005
+    """Pause between looks at the transactions below the horizon."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch", 1), ("fence_hold", 0.01), ("fence_poll", 0.001), ("fence_nowait", 0.0),
+                            ("heartbeat", 0.05), ("freeze_chunk", 4096), ("lock_timeout_ms", 1),
+                            ("catch_up_rounds", 1), ("fence_rest", 0), ("retain_hours", 0), ("drift_sample", 0)):
+            if getattr(self, name) < least:
+                raise DefinitionError(f"settings.{name} is {getattr(self, name)}; it must be at least {least}.")
+        shortest, longest = self.fence_queue_ms
+        # PostgreSQL takes a lock_timeout of 0 for "wait for ever" (manual, runtime-config-client).
+        if not 1 <= int(shortest) <= int(longest):
+            raise DefinitionError(f"settings.fence_queue_ms is {self.fence_queue_ms}; it must be two whole numbers of "
+                                  "milliseconds, the first at least 1 and at most the second.")
+        if self.fence_budget is not None and self.fence_budget <= 0:
+            raise DefinitionError(f"settings.fence_budget is {self.fence_budget}; it must be above 0.")

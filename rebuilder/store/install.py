@@ -1,0 +1,59 @@
+"""Makes the bookkeeping schema by running its Alembic migrations, or prints them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import sqlalchemy
+from alembic import command
+from alembic.config import Config
+from psycopg import sql
+
+from rebuilder.settings import Settings
+from rebuilder.store.sessions import connect
+
+
+def _scripts() -> Path:
+    """The migrations: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "_alembic"
+    return installed if installed.is_dir() else package.parent / "alembic"
+
+
+def _config(schema: str, output: io.TextIOBase | None = None) -> Config:
+    config = Config(output_buffer=output)  # type: ignore[arg-type]
+    config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
+    config.attributes["schema"] = schema
+    return config
+
+
+def install(conninfo: str, settings: Settings | None = None) -> None:
+    """Bring the bookkeeping of a database to this version of rebuilder; nothing to do is fine.
+
+    Raises :class:`~rebuilder.errors.MissingPrivilege` if the role may not create the schema.
+    """
+    schema = (settings or Settings()).schema
+    with connect(conninfo, role="install") as connection:
+        # One installer at a time: two deploys may start together.
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s)::bigint)", (f"rebuilder install {schema}",))
+        if connection.execute("SELECT to_regnamespace(%s)", (_quoted(schema, connection),)).fetchone() == (None,):
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: connection,
+                                          poolclass=sqlalchemy.pool.StaticPool, pool_reset_on_return=None)
+        with engine.connect() as wrapped:
+            config = _config(schema)
+            config.attributes["connection"] = wrapped
+            command.upgrade(config, "head")
+            wrapped.commit()
+
+
+def _quoted(schema: str, connection: object) -> str:
+    return sql.Identifier(schema).as_string(connection)  # type: ignore[arg-type]
+
+
+def install_sql(settings: Settings | None = None) -> str:
+    """The same as SQL text, for a database administrator to run."""
+    output = io.StringIO()
+    command.upgrade(_config((settings or Settings()).schema, output), "head", sql=True)
+    return output.getvalue()

@@ -1,0 +1,189 @@
+"""Connections of our own, and the one seam where the driver's errors become ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+from psycopg import conninfo as libpq
+from psycopg import errors as pg
+
+from rebuilder import errors
+from rebuilder.sql import load
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_QUERIES = load("queries")
+
+# The operating system's keepalive begins after two hours; a cut connection is to be noticed within a minute.
+_DEFAULTS = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10",
+             "keepalives_count": "3"}
+
+TRANSIENT_CLASSES = ("08", "40", "53", "57", "58")
+RETRY_IN_FENCE = ("55P03", "57014", "40P01", "XX000")
+
+
+def connect(conninfo: str, *, role: str, ticket: str = "", autocommit: bool = False) -> Connection:
+    """Open a connection that says what it is for (``application_name``) and whose text is UTF-8.
+
+    Raises :class:`~rebuilder.errors.ConnectionLost` or :class:`~rebuilder.errors.MissingPrivilege`.
+    """
+    name = ":".join(part for part in ("rebuilder", ticket, role) if part)
+    given = libpq.conninfo_to_dict(conninfo)
+    defaults = {key: value for key, value in _DEFAULTS.items() if key not in given}
+    with translated("connecting"):
+        connection = psycopg.connect(conninfo, autocommit=autocommit, application_name=name[:63],
+                                     client_encoding="utf8", **defaults)
+    # A role's defaults must not reach us: each transaction says what it is.
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    connection.read_only = False
+    return connection
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a connection says of the server it is on."""
+
+    standby: bool
+    system_identifier: int
+    started: datetime
+    backend_pid: int
+    version: int
+    database: str
+    database_oid: int
+    deadlock_timeout: timedelta
+    user: str
+
+    @classmethod
+    def of(cls, connection: Connection) -> Server:
+        """Ask."""
+        row = connection.execute(_QUERIES["server_identity"]).fetchone()
+        assert row is not None
+        return cls(*row)
+
+    @property
+    def identity(self) -> tuple[int, datetime, int]:
+        """Equal on two connections only if both are on one running server and in one database."""
+        return self.system_identifier, self.started, self.database_oid
+
+    def check(self) -> None:
+        """Raise :class:`~rebuilder.errors.UnsupportedServer` unless a rebuild can work here."""
+        if self.standby:
+            raise errors.UnsupportedServer("The server is a read-only standby.",
+                                           hint="connect to the primary (target_session_attrs=read-write)")
+        if self.version < 140000:
+            raise errors.UnsupportedServer(
+                f"The server is PostgreSQL {self.version // 10000}; rebuilder works on 14 to 18.",
+                hint="upgrade the server", version=self.version)
+
+
+def prove_same_server(connection: Connection, main: Server) -> None:
+    """Raise :class:`~rebuilder.errors.UnsupportedServer` unless ``connection`` is on main's server.
+
+    ``load_balance_hosts`` or a proxy may send it to a lagging standby, whose log pages would look complete.
+    """
+    reached = Server.of(connection)
+    if reached.identity != main.identity or reached.standby:
+        connection.close()
+        raise errors.UnsupportedServer(
+            "A second connection reached another server than the first, so its reads could miss events.",
+            hint="give one host in the DSN, without load_balance_hosts, or the primary's own address")
+
+
+def begin(connection: Connection, server: Server, *, lock_timeout_ms: int = 0) -> None:
+    """Begin the main transaction and override what a role's settings would do to it."""
+    connection.execute(
+        "SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),"
+        " set_config('lock_timeout', %s, true), set_config('row_security', 'off', true),"
+        " set_config('DateStyle', 'ISO, MDY', true), set_config('IntervalStyle', 'postgres', true),"
+        " set_config('default_tablespace', '', true), set_config('default_table_access_method', 'heap', true)",
+        (f"{lock_timeout_ms}ms",))
+    if server.version >= 170000:
+        connection.execute("SET LOCAL transaction_timeout = 0")
+
+
+@contextmanager
+def short(connection: Connection, lock_timeout_ms: int) -> Iterator[Connection]:
+    """A short transaction on the second connection, which must never wait long for our own main transaction."""
+    with translated("writing the bookkeeping"), connection.transaction():
+        connection.execute("SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', '0', true)",
+                           (f"{lock_timeout_ms}ms",))
+        yield connection
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE of a driver error, or of the driver error that caused ours."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, psycopg.Error):
+            return seen.sqlstate
+        seen = seen.__cause__
+    return None
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether trying again may help: deadlock, serialization, lock and statement timeout, connection, memory, disk."""
+    if isinstance(error, MemoryError):
+        return True
+    if not isinstance(error, psycopg.Error):
+        return False
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+    return state.startswith(TRANSIENT_CLASSES) or state == "55P03"
+
+
+def is_lost(error: BaseException, connection: Connection | None = None) -> bool:
+    """Whether a connection is gone."""
+    if connection is not None and connection.closed:
+        return True
+    return isinstance(error, psycopg.OperationalError) and (
+        error.sqlstate is None or error.sqlstate.startswith("08") or error.sqlstate in {"57P01", "57P02", "57P03"})
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn driver errors into ours, keyed on SQLSTATE, never on message text."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error, doing) from error
+
+
+def translate(error: psycopg.Error, doing: str) -> errors.RebuilderError:
+    """The error of ours that a driver error becomes; ``doing`` says what was being done."""
+    state, text = error.sqlstate, _first_line(error)
+    fields: dict[str, Any] = {"sqlstate": state} if state else {}
+    match error:
+        case pg.InsufficientPrivilege():
+            return errors.MissingPrivilege(f"While {doing}: {text}.", hint="run `rebuilder doctor`, which prints the "
+                                           "GRANTs that are missing", **fields)
+        case pg.ReadOnlySqlTransaction():
+            return errors.UnsupportedServer(f"While {doing}: the server takes no writes ({text}).",
+                                            hint="connect to the primary", **fields)
+        case pg.UndefinedTable() if "bookkeeping" in doing:
+            return errors.NotInstalled("The bookkeeping schema is not installed in this database.",
+                                       hint="run `rebuilder install`", **fields)
+        case pg.InvalidPassword() | pg.InvalidAuthorizationSpecification():
+            return errors.MissingPrivilege(f"While {doing}: {text}.", hint="check user, password and pg_hba.conf",
+                                           **fields)
+        case pg.InvalidCatalogName():
+            return errors.ConnectionLost(f"While {doing}: {text}.", hint="check the database's name in the DSN", **fields)
+        case pg.LockNotAvailable() | pg.DeadlockDetected() | pg.SerializationFailure():
+            return errors.NotNow(f"While {doing}: {text}.", hint="repeat; nothing was changed", **fields)
+        case psycopg.OperationalError() if is_lost(error):
+            return errors.ConnectionLost(f"While {doing}: the connection to the server was lost ({text}).",
+                                         hint="live is as it was; repeat when the server answers", **fields)
+        case _:
+            return errors.RebuildError(f"While {doing}: {text}.", **fields)
+
+
+def _first_line(error: psycopg.Error) -> str:
+    """The server's primary message: DETAIL may hold data, so it stays out."""
+    primary = error.diag.message_primary
+    text = primary or (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return text.rstrip(".")
