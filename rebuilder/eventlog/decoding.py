@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from psycopg.types.json import Json, Jsonb
 
 from rebuilder.domain.event import Event
-from rebuilder.errors import HandlerFailed, LogDefinitionError
+from rebuilder.errors import DefinitionError, HandlerFailed, LogDefinitionError
 from rebuilder.eventlog.raw_event import RawEvent
 
 Decode = Literal["json", "json-decimal"] | Callable[[bytes], Any]
@@ -56,20 +56,35 @@ def payload_bytes(value: Any) -> bytes | None:
         case str():
             return value.encode()
         case Json() | Jsonb():
-            return _ENCODER.encode(value.obj)
+            return _encoded(value.obj)
         case _:
-            return _ENCODER.encode(value)
+            return _encoded(value)
 
 
-def decode_event(decode: Callable[[bytes], Any], raw: RawEvent, *, replaying: bool) -> Event:
+def _encoded(value: Any) -> bytes:
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, msgspec.MsgspecError) as error:
+        raise DefinitionError(f"An event's payload can't be written as JSON: {error}.",
+                              hint="give it as JSON text, as it goes into the log") from error
+
+
+class Decoders(NamedTuple):
+    """The functions that turn bytes into data and metadata."""
+
+    data: Callable[[bytes], Any]
+    metadata: Callable[[bytes], Any]
+
+
+def decode_event(decoders: Decoders, raw: RawEvent, *, replaying: bool) -> Event:
     """The event that a row stands for. Whatever its decoder raises becomes a :class:`DecodeError` that names it."""
     if raw.stream is None:
         raise _failed(raw, "it has no stream")
-    part, value = "data", raw.data
+    part = "data"
     try:
-        data = None if value is None else decode(value)
-        part, value = "metadata", raw.metadata
-        metadata = None if value is None else decode(value)
+        data = None if raw.data is None else decoders.data(raw.data)
+        part = "metadata"
+        metadata = None if raw.metadata is None else decoders.metadata(raw.metadata)
     except Exception as error:
         raise _failed(raw, f"its {part} is not what the log's decoder expects: {_explain(error)}") from error
     return Event(position=raw.position, stream=raw.stream, type=raw.type, data=data, category=raw.category,

@@ -16,9 +16,9 @@ from psycopg.adapt import Buffer, Loader
 from psycopg.pq import Format
 
 from rebuilder.domain.event import Event
-from rebuilder.errors import LogDefinitionError
+from rebuilder.errors import LogDefinitionError, RefusedError
 from rebuilder.eventlog import horizon, read_plan, state
-from rebuilder.eventlog.decoding import decode_event, decoder_for
+from rebuilder.eventlog.decoding import decode_event
 from rebuilder.eventlog.horizon import Horizon
 from rebuilder.eventlog.looking import reading
 from rebuilder.eventlog.raw_event import Key, RawEvent
@@ -71,12 +71,16 @@ class OpenLog:
     def page(self, connection: psycopg.Connection[Any], selection: Selection, *, after: Key | None,
              upto: int | None, limit: int) -> list[RawEvent]:
         """The next matching events behind a key, in reading order; fewer than ``limit`` only at the end."""
-        return self._read(connection, self.statements.page(selection, after=after, upto=upto, limit=limit), selection)
+        rows = self._read(connection, self.statements.page(selection, after=after, upto=upto, limit=limit), selection)
+        self._check_keys(rows, after)
+        return rows
 
     def tail(self, connection: psycopg.Connection[Any], selection: Selection, *, above: int,
              limit: int | None = None) -> list[RawEvent]:
         """Every matching event visible above a position, in reading order."""
-        return self._read(connection, self.statements.page(selection, above=above, limit=limit), selection)
+        rows = self._read(connection, self.statements.page(selection, above=above, limit=limit), selection)
+        self._check_keys(rows, None)
+        return rows
 
     def count(self, connection: psycopg.Connection[Any], selection: Selection, *, upto: int | None = None,
               above: int | None = None) -> int:
@@ -99,7 +103,7 @@ class OpenLog:
 
     def decode(self, raw: RawEvent, *, replaying: bool) -> Event:
         """The event a row stands for; :class:`~rebuilder.eventlog.DecodeError` names the one that can't be read."""
-        return decode_event(decoder_for(self.definition.decode), raw, replaying=replaying)
+        return decode_event(self.definition.decoders(), raw, replaying=replaying)
 
     def horizon(self, connection: psycopg.Connection[Any], *, own_pids: Collection[int]) -> Horizon:
         """How far the log is complete once the horizon's pending transactions have ended. Two statements."""
@@ -113,6 +117,19 @@ class OpenLog:
                   limit: int = 1000) -> read_plan.ReadPlan:
         """How the server reads a page, and which index is missing."""
         return read_plan.explain(self, connection, selection, limit)
+
+    def _check_keys(self, rows: list[RawEvent], after: Key | None) -> None:
+        """No index speaks for a view's rows, nor for positions across tenants: two alike stop the run."""
+        if self.relation.kind != "v" and not (self.statements.by_tenant and self.complete):
+            return
+        last = None if after is None else after[0]
+        for row in rows:
+            if row.position == last:
+                raise RefusedError(
+                    f"The event log {self.label} has two events at position {last}.",
+                    hint="a view must show each event once; tenants that count for themselves, from a sequence each, "
+                         'need TableLog(completeness="count")', relation=self.label, position=last)
+            last = row.position
 
     def _read(self, connection: psycopg.Connection[Any], statement: sql.Composed,
               selection: Selection) -> list[RawEvent]:

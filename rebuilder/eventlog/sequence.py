@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 
 from rebuilder.errors import LogDefinitionError, MissingPrivilege, RefusedError
 from rebuilder.eventlog.relation import Source
@@ -108,11 +109,18 @@ def _labels(connection: psycopg.Connection[Any], oids: list[int]) -> str:
 
 
 def _read(connection: psycopg.Connection[Any], oid: int) -> _Reading:
-    row = connection.execute(_SQL["sequence"], {"sequence": oid}).fetchone()
+    alone = connection.info.transaction_status == TransactionStatus.IDLE
+    row = connection.execute(_SQL["sequence"], {"sequence": oid, "alone": alone}).fetchone()
     if row is None:
         raise RefusedError("The sequence that gives the log's positions is gone.",
                            hint="restore it, or start again with the one that replaced it")
-    return _Reading(*row)
+    reading = _Reading(*row)
+    if alone or not reading.readable:
+        return reading
+    # Inside a transaction the value is read like a row, which the savepoint around it unlocks again.
+    row = connection.execute(sql.SQL("SELECT CASE WHEN is_called THEN last_value END FROM {}").format(
+        sql.Identifier(reading.schema, reading.name))).fetchone()
+    return reading._replace(last_value=row[0] if row else None)
 
 
 def _check_ways(reading: _Reading) -> None:
@@ -137,7 +145,7 @@ def _check_privilege(connection: psycopg.Connection[Any], reading: _Reading) -> 
     if not reading.readable:
         raise MissingPrivilege(
             f"This role may not read the sequence {reading.schema}.{reading.name}, which says how far the log reaches.",
-            hint=sql.SQL("GRANT USAGE ON SEQUENCE {} TO {}").format(
+            hint=sql.SQL("GRANT SELECT ON SEQUENCE {} TO {}").format(
                 sql.Identifier(reading.schema, reading.name), sql.Identifier(connection.info.user),
             ).as_string(connection),
             sequence=f"{reading.schema}.{reading.name}")

@@ -100,11 +100,14 @@ WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = %(sequence)s::in
 
 -- sequence: A sequence's properties, whether this role may read it, and the last value it gave (NULL: none yet)
 SELECT n.nspname::text, c.relname::text, s.seqincrement, s.seqcache, s.seqcycle, p.readable,
-       CASE WHEN p.readable THEN pg_catalog.pg_sequence_last_value(c.oid) END
+       -- The function locks the sequence to the end of the transaction, as a drawing appender does, even where a
+       -- savepoint is rolled back: another run's horizon would wait for ours. So only where the statement stands alone.
+       CASE WHEN p.readable AND %(alone)s THEN pg_catalog.pg_sequence_last_value(c.oid) END
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_sequence s ON s.seqrelid = c.oid
-CROSS JOIN LATERAL (SELECT has_sequence_privilege(c.oid, 'USAGE') OR has_sequence_privilege(c.oid, 'SELECT')) p(readable)
+CROSS JOIN LATERAL (SELECT has_sequence_privilege(c.oid, CASE WHEN %(alone)s THEN 'USAGE, SELECT' ELSE 'SELECT' END))
+    p(readable)
 WHERE c.oid = %(sequence)s::int8::oid;
 
 -- appenders: Virtual transactions of others that may append: they hold a writer's lock on the log or on its sequence
