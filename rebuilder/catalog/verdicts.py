@@ -1,0 +1,147 @@
+"""A verdict for every object that hangs off a live table: carried, rebound, or refused with the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+
+from rebuilder.catalog.blueprint import Outcome, Verdict
+from rebuilder.catalog.dependents import Dependent, Dependents
+from rebuilder.catalog.facts import TableFacts
+from rebuilder.catalog.obstacles import obstacle_verdict, own_refusals, read_obstacles, refuse
+from rebuilder.catalog.privileges import missing_privileges
+from rebuilder.catalog.session import Session
+
+# category: (kind, reason, hint)
+REFUSED = {
+    "matview": (
+        "materialized view",
+        "it can't be rebound, only dropped and filled again",
+        "Drop it and make it again after the rebuild, or make it a view.",
+    ),
+    "rule": (
+        "rule",
+        "a rule of another table mentions live; rewriting it needs that table's lock while writers wait with theirs, "
+        "and one that waits would write the old table",
+        "Make it a trigger that names the table in its function's body.",
+    ),
+    "column": (
+        "column",
+        "its type is the table's row type, which belongs to the old table",
+        "Change the column's type, or drop it and add it again after the rebuild.",
+    ),
+    "inheritance": ("inheritance", "it inherits from live", "ALTER TABLE … NO INHERIT."),
+    "relation": ("relation", "it depends on a part of live that is replaced", "Drop it for the time of the rebuild."),
+    "default": (
+        "default",
+        "a default of another table names live by its OID",
+        "Write the name as text in the default (… ::text::regclass), or drop the default.",
+    ),
+    "constraint": (
+        "constraint",
+        "a constraint names live or its row type by OID",
+        "Drop it and add it again after the rebuild.",
+    ),
+    "other": ("object", "it depends on live in a way that can't be rebound", "Drop it and make it again afterwards."),
+}
+
+
+def judge(
+    connection: psycopg.Connection[Any],
+    tables: Sequence[TableFacts],
+    dependents: Dependents,
+    session: Session,
+) -> tuple[Verdict, ...]:
+    """Every verdict; refusals first."""
+    by_oid = {table.oid: table for table in tables}
+    found = [
+        *own_refusals(tables),
+        *(obstacle_verdict(by_oid[o.live], o) for o in read_obstacles(connection, by_oid, dependents, session)),
+        *(verdict for d in dependents.found for verdict in _dependent(by_oid[d.live], d, dependents, session)),
+        *missing_privileges(connection, tables, dependents, session),
+        *(verdict for table in tables for verdict in _carried(table)),
+    ]
+    order = {Outcome.REFUSE: 0, Outcome.LOSS: 1, Outcome.REBIND: 2, Outcome.CARRY: 3}
+    unique = dict.fromkeys(found)
+    return tuple(sorted(unique, key=lambda v: (order[v.outcome], v.table, v.kind, v.name)))
+
+
+def _dependent(table: TableFacts, dependent: Dependent, dependents: Dependents, session: Session) -> Iterator[Verdict]:
+    def rebind(kind: str, name: str, reason: str) -> Verdict:
+        return Verdict(Outcome.REBIND, kind, name, table.label, reason)
+
+    match dependent.category:
+        case "view":
+            view = next(v for v in dependents.views if v.oid == dependent.subject)
+            name = f"{view.schema}.{view.name}"
+            if view.persistence == "t":
+                hint = "Close that session (or drop the view), then repeat."
+                yield refuse(table, "view", name, "it is a temporary view of another session", hint)
+            elif {table.row_type, table.array_type} & set(view.types):
+                reason = "it shows whole rows of live; its column's type would change with the table"
+                yield refuse(table, "view", name, reason, "List the columns in the view, or use row_to_json(…).")
+            else:
+                yield rebind("view", name, "by CREATE OR REPLACE VIEW with its options")
+        case "function":
+            function = next(f for f in dependents.functions if f.oid == dependent.subject)
+            name = f"{function.schema}.{function.name}({function.arguments})"
+            if dependent.via == "type" or not function.atomic:
+                reason = "it takes or returns rows of live, whose type belongs to the old table"
+                hint = "Return TABLE (…) or SETOF record, take the key instead of the row, or drop it for the rebuild."
+                yield refuse(table, "function", name, reason, hint)
+            elif function.volatility == "v":
+                reason = (
+                    "it is volatile with a BEGIN ATOMIC body: a call that waits on the fence would write the old table"
+                )
+                hint = "Declare it STABLE if it only reads, or give it a string body (AS $$ … $$)."
+                yield refuse(table, "function", name, reason, hint)
+            else:
+                yield rebind("function", name, "by CREATE OR REPLACE FUNCTION")
+        case "policy":
+            policy = next(p for p in dependents.policies if p.oid == dependent.subject)
+            yield rebind("policy", f"{policy.name} on {policy.schema}.{policy.table_name}", "by ALTER POLICY")
+        case "foreign-key":
+            key = next(f for f in dependents.referencing if f.oid == dependent.subject)
+            name = f"{key.name} on {key.schema}.{key.table_name}"
+            if key.table_kind == "p" and not session.keys_on_partitioned_not_valid:
+                reason = "the key of a partitioned table can't be added NOT VALID before PostgreSQL 18"
+                yield refuse(table, "foreign-key", name, reason, "Drop it and add it again after the rebuild.")
+            else:
+                yield rebind("foreign-key", name, "added NOT VALID in the swap, validated after the commit")
+        case "publication":
+            publication = next(p for p in dependents.publications if p.table == dependent.live)
+            yield rebind("publication", publication.name, "dropped and added with its filter and columns")
+        case category:
+            kind, reason, hint = REFUSED[category]
+            yield refuse(table, kind, dependent.identity, reason, hint)
+
+
+def _carried(table: TableFacts) -> Iterator[Verdict]:
+    def carry(kind: str, name: str, reason: str = "") -> Verdict:
+        return Verdict(Outcome.CARRY, kind, name, table.label, reason)
+
+    yield carry("table", table.label, "columns, defaults, options, owner, comments")
+    for constraint in table.constraints:
+        if constraint.kind == "f":
+            yield carry("foreign-key", f"{constraint.name} on {table.label}", "NOT VALID in the swap, validated after")
+        elif constraint.kind != "t":
+            late = "" if constraint.validated or not constraint.enforced else "NOT VALID, added in the swap"
+            yield carry("constraint", f"{constraint.name} on {table.label}", late)
+    for index in table.indexes:
+        if index.constraint is None:
+            yield carry("index", f"{table.schema}.{index.name}")
+    for statistic in table.statistics:
+        yield carry("statistics", f"{statistic.schema}.{statistic.name}")
+    for trigger in table.triggers:
+        yield carry("trigger", f"{trigger.name} on {table.label}", "added in the swap: not fired by the replay")
+    for rule in table.rules:
+        yield carry("rule", f"{rule.name} on {table.label}", "added in the swap: not applied to the replay")
+    for policy in table.policies:
+        yield carry("policy", f"{policy.name} on {table.label}")
+    for sequence in table.sequences:
+        kind = "identity" if sequence.identity else "sequence"
+        yield carry(kind, f"{sequence.schema}.{sequence.name}", "keeps its position")
+    if table.acl or any(column.acl for column in table.columns):
+        yield carry("grants", table.label)
