@@ -92,7 +92,6 @@ class Run:
         self.longest_wait = 0.0
         self.held_back: list[Observation] | None = None
         self.random = random.Random()  # noqa: S311 (jitter, not secrets)
-        self._phase_began = self.started
         self._connections: list[tuple[str, Connection]] = []
         self._closers: list[Callable[[], None]] = []
         # Filled by the steps.
@@ -104,6 +103,7 @@ class Run:
         self.log: OpenLog
         self.selection: Selection
         self.committing = False
+        self.fence_began = self.started
         self.lost: errors.RebuilderError | None = None
 
     # Connections ------------------------------------------------------------------------------------------------
@@ -149,15 +149,19 @@ class Run:
     @contextmanager
     def step(self, phase: Phase) -> Iterator[None]:
         """A phase: timed, visible from outside, told to observers; a test may pause at its beginning."""
-        self.phase = phase
         began = time.monotonic()
-        self.observe("phase")
-        self.seam.reach(str(phase), self)
+        self.enter(phase)
         try:
             yield
         finally:
             key = str(phase)
             self.seconds[key] = self.seconds.get(key, 0.0) + time.monotonic() - began
+
+    def enter(self, phase: Phase) -> None:
+        """A phase begins; the one before it ends."""
+        self.phase = phase
+        self.observe("phase")
+        self.seam.reach(str(phase), self)
 
     def observe(self, kind: str, message: str = "", **detail: Any) -> None:
         """Tell the observers; one that raises is reported and dropped. Under the fence, keep it for later."""

@@ -11,8 +11,8 @@ from psycopg import sql
 from rebuilder import errors
 from rebuilder.catalog import preflight, read_blueprint
 from rebuilder.catalog.blueprint import Blueprint, LiveTable
-from rebuilder.engine.price import check_price
 from rebuilder.engine.apply_sql import Lift, SqlTarget, lifter
+from rebuilder.engine.price import check_price
 from rebuilder.engine.run import Run
 from rebuilder.eventlog import Selection
 from rebuilder.sql import load
@@ -46,7 +46,10 @@ def build_shadow(run: Run) -> Shadow:
     """Check log and tables, then create the shadow; refuses before anything is replayed."""
     read_definitions(run)
     check_price(run)
-    return create_shadow(run, run.main, run.blueprint)
+    shadow = create_shadow(run, run.main, run.blueprint)
+    for schema in shadow.retired.values():
+        run.main.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    return shadow
 
 
 def read_definitions(run: Run) -> None:

@@ -20,7 +20,7 @@ def lock_state(run: Run) -> None:
 
     Raises also :class:`~rebuilder.errors.RecipeOutdated` if live was built with a later version.
     """
-    _connect(run)
+    connect_run(run)
     projection = run.projection
     run.ledger.insert_state(followed=projection.feeding_name == "async")
     with translated("beginning the main transaction"):
@@ -42,22 +42,26 @@ def lock_state(run: Run) -> None:
                                      note=run.options.note, backend_pid=run.main.info.backend_pid)
 
 
-def _connect(run: Run) -> None:
+def connect_run(run: Run) -> None:
+    """Open the run's connections, all proven to be on one writable server, and look for the bookkeeping."""
     run.ticket = uuid.uuid4()
-    run.ledger = Ledger(run.open("ledger", autocommit=True), run.books, run.projection.name)
-    run.server = Server.of(run.ledger.connection)
-    run.server.check()
-    run.books.check_installed(run.ledger.connection)
-    run.main = run.open("main", autocommit=False)
-    run.main.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-    run.reader = run.open("reader", autocommit=True)
-    if run.main.info.backend_pid != Server.of(run.main).backend_pid:
+    with translated("connecting"):
+        ledger = run.open("ledger", autocommit=True)
+        run.ledger = Ledger(ledger, run.books, run.projection.name)
+        run.server = Server.of(ledger)
+        run.server.check()
+        run.books.check_installed(ledger)
+        run.main = run.open("main", autocommit=False)
+        run.main.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        run.reader = run.open("reader", autocommit=True)
+        pooled = run.main.info.backend_pid != Server.of(run.main).backend_pid
+        run.main.rollback()
+    if pooled:
         # A pooler hands out its own number; prepared statements may meet another backend behind it.
-        for connection in (run.main, run.reader, run.ledger.connection):
+        for connection in (run.main, run.reader, ledger):
             connection.prepare_threshold = None
         run.warn("A connection pooler stands between rebuilder and the server: give it a direct DSN, since a pooler's "
                  "own timeouts may end the run.")
-    run.main.rollback()
     run.defer(run.stop.on_request(run.cancel_statement))
 
 

@@ -228,3 +228,61 @@ SELECT a.pid, a.application_name, extract(epoch FROM clock_timestamp() - l.waits
 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 WHERE l.locktype = 'relation' AND NOT l.granted AND l.relation = ANY (%(oids)s::oid[])
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+
+-- incomparable_types: which of these types have no equality (json, point, arrays and composites of such)
+WITH RECURSIVE part AS (
+    SELECT given.name, t.oid, t.typtype, t.typcategory, t.typelem, t.typbasetype
+    FROM unnest(%(types)s::text[]) AS given(name) JOIN pg_type t ON t.oid = to_regtype(given.name)
+    UNION ALL
+    SELECT p.name, t.oid, t.typtype, t.typcategory, t.typelem, t.typbasetype
+    FROM part p JOIN pg_type t ON t.oid = CASE WHEN p.typtype = 'd' THEN p.typbasetype
+                                               WHEN p.typcategory = 'A' THEN p.typelem END
+)
+SELECT DISTINCT p.name FROM part p
+WHERE p.typtype NOT IN ('d', 'e', 'r', 'm') AND p.typcategory <> 'A'
+  AND NOT EXISTS (SELECT FROM pg_opclass o JOIN pg_am a ON a.oid = o.opcmethod
+                  WHERE a.amname = 'btree' AND o.opcdefault
+                    AND (o.opcintype = p.oid
+                         OR o.opcintype IN (SELECT c.casttarget FROM pg_cast c
+                                            WHERE c.castsource = p.oid AND c.castmethod = 'b' AND c.castcontext = 'i')))
+
+-- price: who is touched by one long transaction
+SELECT (SELECT count(*) FROM pg_replication_slots WHERE slot_type = 'logical' AND database = current_database()),
+       (SELECT CASE WHEN setting::int8 >= 0 THEN setting::int8 * 1048576 END FROM pg_settings
+        WHERE name = 'max_slot_wal_keep_size'),
+       (SELECT count(*) FROM pg_stat_replication),
+       (SELECT coalesce(max(age(backend_xmin)), 0)::int8 FROM pg_stat_activity WHERE datname = current_database()),
+       (SELECT coalesce(array_agg(format('%%I.%%I', a.attrelid::regclass, a.attname)), '{}')
+        FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        WHERE a.attrelid = ANY (%(log)s::oid[]) AND NOT a.attisdropped
+          AND pg_get_expr(d.adbin, d.adrelid) ~ 'pg_current_xact_id|txid_current'),
+       current_setting('wal_level'), current_setting('synchronous_standby_names'),
+       (SELECT coalesce(array_agg(format('pid %%s on %%s', pid, relid::regclass)), '{}')
+        FROM pg_stat_progress_create_index WHERE datname = current_database() AND command LIKE '%%CONCURRENTLY'),
+       (SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::int8 FROM pg_class c
+        WHERE c.relkind = 'r' AND (c.oid = ANY (%(log)s::oid[]) OR c.oid IN
+            (SELECT t.relid FROM unnest(%(log)s::oid[]) AS r(root), pg_partition_tree(r.root) t)))
+
+-- last_pace: events a second of the last completed rebuild
+SELECT (report ->> 'events_applied')::float8 / nullif((report -> 'seconds' ->> 'total')::float8, 0)
+FROM {s}.rebuild_ticket
+WHERE scope = %(scope)s AND projection = %(projection)s AND stage = 'completed'
+ORDER BY finished_at DESC LIMIT 1
+
+-- autovacuums: autovacuum workers on these tables, and whether they prevent wraparound
+SELECT a.pid, l.relation::regclass::text, a.query LIKE '%%to prevent wraparound%%'
+FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+WHERE l.locktype = 'relation' AND l.granted AND l.relation = ANY (%(oids)s::oid[])
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND a.backend_type = 'autovacuum worker'
+GROUP BY 1, 2, 3
+
+-- privileges: what the role may do that a rebuild needs
+SELECT has_database_privilege(current_database(), 'CREATE'), n.oid IS NOT NULL,
+       coalesce(has_schema_privilege(n.oid, 'USAGE'), false),
+       NOT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind = 'r'
+                   AND c.relname <> 'alembic_version'
+                   AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+                            AND has_table_privilege(c.oid, 'UPDATE'))),
+       pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')
+FROM (SELECT 1) AS one LEFT JOIN pg_namespace n ON n.nspname = %(schema)s

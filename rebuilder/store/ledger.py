@@ -84,7 +84,7 @@ class Ledger:
 
     def _write(self, name: str, **parameters: Any) -> list[tuple[Any, ...]]:
         with self._lock, short(self.connection, self.books.settings.lock_timeout_ms) as connection:
-            cursor = self.books.run(connection, name, projection=self.projection, **parameters)
+            cursor = self.books.run(connection, name, **{"projection": self.projection, **parameters})
             return cursor.fetchall() if cursor.description else []
 
     def insert_state(self, *, followed: bool) -> None:
@@ -132,9 +132,9 @@ class Ledger:
         data = fields.pop("data", None)
         self._write("record_dead_letter", data=None if data is None else Jsonb(data, dumps=_dumps), **fields)
 
-    def owed(self) -> list[tuple[Any, ...]]:
-        """What is left to do for the projection."""
-        return self._write("owed")
+    def owed(self, projection: str | None) -> list[tuple[Any, ...]]:
+        """What is left to do, for a projection or for all."""
+        return self._write("owed", projection=projection)
 
     def owed_superseded(self, ticket: UUID) -> None:
         """Make the retired tables of earlier rebuilds due."""

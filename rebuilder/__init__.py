@@ -1,0 +1,64 @@
+"""Rebuild a read model from its event log while the application keeps reading and writing, and cut over atomically."""
+
+from rebuilder.app import Rebuilder
+from rebuilder.domain.event import Event, StreamId
+from rebuilder.domain.observation import Observation, Observer
+from rebuilder.domain.projection import ExternalCheckpoint, Projection, SqlHandlers, Target
+from rebuilder.domain.quarantine import Quarantine
+from rebuilder.domain.registry import Registry
+from rebuilder.domain.report import Drift, DriftSample, Owed, RebuildReport, VerifyReport
+from rebuilder.domain.ticket import Health, Phase, Progress, Reason, Stage, Ticket
+from rebuilder.domain.upcasters import UpcastContext, Upcasters
+from rebuilder.engine.stop import StopToken
+from rebuilder.errors import (
+    DefinitionError,
+    NotNow,
+    OutcomeUnknown,
+    RebuildCancelled,
+    RebuildError,
+    RebuilderError,
+    RefusedError,
+    StoreError,
+)
+from rebuilder.eventlog import Columns, Expression, TableLog
+from rebuilder.settings import Settings
+
+__all__ = [
+    "Columns",
+    "DefinitionError",
+    "Drift",
+    "DriftSample",
+    "Event",
+    "Expression",
+    "ExternalCheckpoint",
+    "Health",
+    "NotNow",
+    "Observation",
+    "Observer",
+    "OutcomeUnknown",
+    "Owed",
+    "Phase",
+    "Progress",
+    "Projection",
+    "Quarantine",
+    "Reason",
+    "RebuildCancelled",
+    "RebuildError",
+    "RebuildReport",
+    "Rebuilder",
+    "RebuilderError",
+    "RefusedError",
+    "Registry",
+    "Settings",
+    "SqlHandlers",
+    "Stage",
+    "StopToken",
+    "StoreError",
+    "StreamId",
+    "TableLog",
+    "Target",
+    "Ticket",
+    "UpcastContext",
+    "Upcasters",
+    "VerifyReport",
+]

@@ -1,0 +1,170 @@
+"""The front door."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+from rebuilder.domain.event import Event
+from rebuilder.domain.observation import Observer
+from rebuilder.domain.projection import Projection
+from rebuilder.domain.quarantine import Quarantine
+from rebuilder.domain.registry import Registry
+from rebuilder.domain.report import RebuildReport, VerifyReport
+from rebuilder.domain.ticket import Reason, Ticket
+from rebuilder.engine import guards
+from rebuilder.engine.cleanup import Cleaned, cleanup
+from rebuilder.engine.doctor import Finding, examine
+from rebuilder.engine.live import guard, project
+from rebuilder.engine.plan import Plan, make_plan
+from rebuilder.engine.rebuild import rebuild
+from rebuilder.engine.run import Hook, Options, Run, Seam
+from rebuilder.engine.status import ProjectionStatus, request_cancel, status_of
+from rebuilder.engine.stop import StopToken
+from rebuilder.engine.verify import verify
+from rebuilder.errors import DefinitionError
+from rebuilder.eventlog import TableLog
+from rebuilder.settings import Settings
+from rebuilder.store.conninfo import conninfo_of
+from rebuilder.store.install import install, install_sql
+from rebuilder.store.ledger import Bookkeeping
+from rebuilder.store.sessions import connect
+
+if TYPE_CHECKING:
+    import sqlalchemy
+    from psycopg_pool import ConnectionPool
+
+_HOOKS = ("before_fence", "after_cutover")
+
+
+class Rebuilder:
+    """An application's projections over its event log, and what can be done with them.
+
+    ``connection`` is a libpq conninfo or URL, a psycopg ``ConnectionPool`` or a SQLAlchemy ``Engine``; the last two
+    only lend their conninfo, since the engine opens connections of its own. ``observer`` is told of progress and can't
+    harm. ``hooks`` maps ``before_fence`` and ``after_cutover`` to functions of the ticket; one that raises in
+    ``before_fence`` stops the run.
+
+    Methods raise :class:`~rebuilder.errors.RebuilderError` and its children, which carry fields and a ``hint``.
+    """
+
+    def __init__(self, connection: str | ConnectionPool[Any] | sqlalchemy.Engine, *, log: TableLog, registry: Registry,
+                 settings: Settings | None = None, observer: Observer | None = None,
+                 hooks: Mapping[str, Hook] | None = None) -> None:
+        unknown = set(hooks or {}) - set(_HOOKS)
+        if unknown:
+            raise DefinitionError(f"No hook is called {', '.join(sorted(unknown))}.", hint=f"there are {_HOOKS}")
+        self.conninfo = conninfo_of(connection)
+        self.log = log
+        self.registry = registry
+        self.settings = settings or Settings()
+        self.observer = observer
+        self.hooks = dict(hooks or {})
+        self._seam = Seam()
+        self._books = Bookkeeping(self.settings)
+
+    def install(self) -> None:
+        """Make or migrate the bookkeeping schema."""
+        install(self.conninfo, self.settings)
+
+    def install_sql(self) -> str:
+        """The statements of :meth:`install`, for somebody else to run."""
+        return install_sql(self.settings)
+
+    def rebuild(self, name: str, *, reason: Reason | str = Reason.OPERATOR_REQUESTED, note: str | None = None,
+                quarantine: Quarantine | bool = False, allow: Collection[str] = (),
+                retire: Literal["keep", "drop"] = "keep", max_rate: float | None = None, wait: float = 0,
+                deadline: float | None = None, stop: StopToken | None = None,
+                blockers: Literal["report", "cancel", "terminate"] = "report",
+                blockers_after: float = 60.0, observer: Observer | None = None) -> RebuildReport:
+        """Rebuild a projection and cut over; live is as it was if this raises anything but ``OutcomeUnknown``.
+
+        ``allow`` names guards (``shrink``, ``null-column``, ``ghost-rows``, ``downgrade``, ``long-transaction``) and
+        losses (``loss:OBJECT``). ``max_rate`` is events a second; ``wait`` seconds to wait for another run of the same
+        projection, ``deadline`` seconds for the whole. ``retire="drop"`` drops the old table right after the commit;
+        by default it is kept until the next rebuild or ``settings.retain_hours``. ``blockers`` says what may be done,
+        after ``blockers_after`` seconds, to sessions in front of the fence.
+        """
+        options = Options(reason=Reason(reason), note=note, quarantine=_quarantine(quarantine), allow=_allowed(allow),
+                          retire=retire, max_rate=_positive("max_rate", max_rate), wait=max(0.0, wait),
+                          deadline=_positive("deadline", deadline), blockers=blockers, blockers_after=blockers_after)
+        return rebuild(self._run(self.registry.get(name), options, stop, observer))
+
+    def plan(self, name: str, *, allow: Collection[str] = ()) -> Plan:
+        """What a rebuild would do: verdicts, statements, locks in order, price, who would be in the way now."""
+        return make_plan(self._run(self.registry.get(name), Options(allow=_allowed(allow)), None, None))
+
+    def verify(self, name: str, *, stop: StopToken | None = None) -> VerifyReport:
+        """Replay the log beside live, compare, and roll back: log, live and checkpoint as of one instant."""
+        return verify(self._run(self.registry.get(name), Options(), stop, None))
+
+    def status(self, name: str | None = None) -> list[ProjectionStatus]:
+        """How each projection (or one) is: health, position, lag, the running ticket, what is owed."""
+        projections = [self.registry.get(name)] if name is not None else list(self.registry)
+        with connect(self.conninfo, role="status", autocommit=True) as connection:
+            return status_of(connection, self._books, projections, self.log)
+
+    def tickets(self, name: str | None = None, *, limit: int = 20) -> list[Ticket]:
+        """The last rebuilds, newest first."""
+        with connect(self.conninfo, role="tickets", autocommit=True) as connection:
+            self._books.check_installed(connection)
+            return self._books.tickets(connection, name, limit=limit)
+
+    def cancel(self, ticket: UUID | str) -> bool:
+        """Ask a running rebuild to stop, and cancel its running statement; False if that ticket is not running."""
+        return request_cancel(self.conninfo, self._books, UUID(str(ticket)))
+
+    def cleanup(self, name: str | None = None, *, all_kept: bool = False) -> list[Cleaned]:
+        """Settle what is owed, close abandoned tickets, drop retired tables whose time has come (``all_kept``: all)."""
+        return cleanup(self.conninfo, self.settings, name, all_kept=all_kept)
+
+    def doctor(self) -> list[Finding]:
+        """Look for what would stop a rebuild, with the exact GRANTs that are missing."""
+        return examine(self.conninfo, self.settings, self.log, self.registry)
+
+    def project(self, connection: Any, *events: Event) -> None:
+        """Apply events to the live tables inside the caller's own transaction (feeding ``inline``).
+
+        ``connection`` is a psycopg or SQLAlchemy connection, or a SQLAlchemy Session. Raises
+        :class:`~rebuilder.errors.RecipeOutdated` if live was built with a later version of a projection, and
+        :class:`~rebuilder.errors.CutOverDuringTransaction` (repeat the transaction) above READ COMMITTED.
+        """
+        project(connection, events, self.registry, self.log, self._books)
+
+    def guard(self, connection: Any, *names: str) -> None:
+        """For feeding ``own``: hold the live tables against a cut-over and check version and snapshot, as
+        :meth:`project` does, before the application writes the rows itself.
+        """
+        chosen = [self.registry.get(name) for name in names] if names else [
+            p for p in self.registry if p.feeding_name == "own"]
+        guard(connection, chosen, self._books)
+
+    def _run(self, projection: Projection, options: Options, stop: StopToken | None,
+             observer: Observer | None) -> Run:
+        observers = tuple(o for o in (self.observer, observer) if o is not None)
+        return Run(self.conninfo, projection, log=self.log, registry=self.registry, settings=self.settings,
+                   options=options, stop=stop or StopToken(), observers=observers, seam=self._seam, hooks=self.hooks)
+
+
+def _quarantine(given: Quarantine | bool) -> Quarantine | None:
+    if isinstance(given, bool):
+        return Quarantine() if given else None
+    return given
+
+
+def _allowed(names: Collection[str]) -> frozenset[str]:
+    if isinstance(names, str):
+        names = [names]
+    for name in names:
+        if name not in guards.NAMES and not name.startswith("loss:"):
+            raise DefinitionError(f"There is no guard {name!r} to allow.",
+                                  hint=f"guards are {', '.join(guards.NAMES)} and loss:OBJECT")
+    return frozenset(names)
+
+
+def _positive(name: str, value: float | None) -> float | None:
+    if value is not None and value <= 0:
+        raise DefinitionError(f"{name} is {value}; it must be above 0.")
+    return value
+

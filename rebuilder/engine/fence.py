@@ -1,0 +1,305 @@
+"""Step 5: the fence, which takes every lock that the swap will need, in the order in which an INSERT takes them.
+
+An attempt never waits as long as deadlock_timeout, or writers would be killed. Attempts take turns: NOWAIT, which
+queues behind nobody and so stops nobody, and one that queues, which gets past readers that overlap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from rebuilder import errors
+from rebuilder.catalog.blueprint import FenceLock, LockKind
+from rebuilder.domain.backoff import Backoff
+from rebuilder.domain.blocker import Blocker
+from rebuilder.domain.projection import ExternalCheckpoint
+from rebuilder.domain.ticket import Phase
+from rebuilder.engine.catch_up import catch_up, fence_budget, one_round, rest_that_fits
+from rebuilder.engine.freeze import freeze, stale
+from rebuilder.engine.replay import Replay
+from rebuilder.engine.run import Run
+from rebuilder.engine.shadow import Shadow
+from rebuilder.sql import load
+from rebuilder.store.sessions import RETRY_IN_FENCE, translated
+
+_QUERIES = load("queries")
+_SHARE_OF_DEADLOCK_TIMEOUT = 0.8
+
+
+class GiveBack(Exception):
+    """The fence is given back: everything since its savepoint is undone, and the run tries again. Internal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """The fence is held. Only :meth:`Attempt.acquire` makes one; steps that need the fence take it."""
+
+    attempt: Attempt
+    since: float
+    checkpoint: int | None = None
+
+    def held(self) -> float:
+        """Seconds since the last lock was got."""
+        return time.monotonic() - self.since
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try: a savepoint, the locks, and what follows up to the commit; undone when it gives the fence back."""
+
+    run: Run
+    replay: Replay
+    order: list[FenceLock]
+    queue_ms: int | None
+    mark: Replay = field(init=False)
+    failed_on: FenceLock | None = None
+    why: str = ""
+    began: float = 0.0
+
+    def __enter__(self) -> Attempt:
+        self.mark = self.replay.mark()
+        self.began = time.monotonic()
+        self.run.attempts += 1
+        self.run.main.execute("SAVEPOINT rebuilder_fence")
+        return self
+
+    def acquire(self) -> Fenced:
+        """Take all locks; whoever is in the way makes the attempt give up."""
+        run = self.run
+        checkpoint = self._lock_checkpoint()
+        left = float(self.queue_ms or 1)
+        self._limit(left)
+        for lock in self.order:
+            self.failed_on = lock
+            if self.queue_ms is None and lock.nowait is not None:
+                run.main.execute(lock.nowait)
+                continue
+            before = time.monotonic()
+            run.main.execute(lock.take)
+            if self.queue_ms is not None:
+                # lock_timeout counts per lock; the sum is what must stay below deadlock_timeout.
+                left -= (time.monotonic() - before) * 1000
+                self._limit(left)
+        self.failed_on = None
+        run.held_back = []
+        hold = int(run.settings.fence_hold * 1000)
+        run.main.execute("SELECT set_config('lock_timeout', '50ms', true), set_config('statement_timeout', %s, true)",
+                         (f"{hold}ms",))
+        return Fenced(self, time.monotonic(), checkpoint)
+
+    def _limit(self, milliseconds: float) -> None:
+        whole = max(1, int(milliseconds))
+        self.run.main.execute("SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true)",
+                              (f"{whole}ms", f"{whole + 50}ms"))
+
+    def _lock_checkpoint(self) -> int | None:
+        """The follower's row first, as the follower itself takes it: the other order would kill it."""
+        run, feeding = self.run, self.run.projection.feeding
+        if run.projection.followed:
+            self._limit(self.queue_ms or 1)
+        if isinstance(feeding, ExternalCheckpoint):
+            run.main.execute(sql.SQL(feeding.lock))  # type: ignore[arg-type]
+            return None
+        if feeding == "async":
+            row = run.main.execute(run.books.query("lock_checkpoint"), {
+                "scope": run.settings.scope, "projection": run.projection.name}).fetchone()
+            return int(row[0]) if row else None
+        return None
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None,
+                 _trace: TracebackType | None) -> bool:
+        run = self.run
+        if error is None:
+            return False
+        gives_back = isinstance(error, GiveBack) or _retryable(error)
+        if not gives_back or run.main.closed or run.stop.requested or run.committing:
+            with suppress(psycopg.Error):
+                run.main.rollback()
+            run.deliver()
+            return False
+        # RELEASE as well: else what is caught up next would be undone by the next ROLLBACK TO, and FREEZE refused.
+        run.main.execute("ROLLBACK TO SAVEPOINT rebuilder_fence")
+        run.main.execute("RELEASE SAVEPOINT rebuilder_fence")
+        self.replay.restore(self.mark)
+        run.deliver()
+        self.why = str(error) if isinstance(error, GiveBack) else _why(error, self.failed_on)
+        run.observe("attempt", self.why, failed_on=self.failed_on.label if self.failed_on else None,
+                    seconds=time.monotonic() - self.began, blockers=list(run.blockers))
+        return True
+
+
+def attempts(run: Run, shadow: Shadow, replay: Replay) -> Iterator[Attempt]:
+    """Attempts until one succeeds or the budget ends; before each turn the run catches up, and freezes if it is time.
+
+    Raises :class:`~rebuilder.errors.FenceNotAcquired` naming who is in the way.
+    """
+    backoff = Backoff(budget=fence_budget(run), started=time.monotonic(), random=run.random.random)
+    order = list(run.blueprint.locks)
+    last = ""
+    while True:
+        _come_close(run, shadow, replay)
+        for attempt in _turn(run, replay, order, backoff):
+            yield attempt
+            last = attempt.why or last
+            if attempt.failed_on is not None and attempt.failed_on in order:
+                order.remove(attempt.failed_on)
+                order.insert(0, attempt.failed_on)
+            if attempt.failed_on is None:
+                break  # the locks were got, what came after gave them back: catch up first
+        if backoff.expired(time.monotonic()):
+            raise _not_acquired(run, backoff, last)
+        run.pause(backoff.pause(time.monotonic()))
+
+
+def _come_close(run: Run, shadow: Shadow, replay: Replay) -> None:
+    with run.step(Phase.CATCH_UP):
+        catch_up(run, shadow, replay)
+    if stale(run, shadow):
+        with run.step(Phase.FREEZE):
+            freeze(run, shadow)
+        with run.step(Phase.CATCH_UP):
+            one_round(run, shadow, replay)
+    if not run.projection.followed:
+        _wait_for_small_tail(run, shadow, replay)
+    # An ordinary commit flushes the WAL written so far, so that the COMMIT under the fence has little left to flush.
+    run.ledger.progress(run.ticket, run.progress_now())
+
+
+def _wait_for_small_tail(run: Run, shadow: Shadow, replay: Replay) -> None:
+    """What lies above the horizon must fit the fence; while an open import holds the horizon, wait for it."""
+    waited_since = time.monotonic()
+    while run.selection.types:
+        with translated("counting what is left for the fence"):
+            tail = run.log.count(run.reader, run.selection, above=replay.horizon)
+        if tail <= rest_that_fits(run):
+            return
+        if time.monotonic() - waited_since > fence_budget(run):
+            raise errors.CannotCatchUp(
+                f"{tail} events lie above the horizon, more than fit under the fence, and stayed there for "
+                f"{time.monotonic() - waited_since:.0f} s. Live is as it was.", hint="repeat at a quieter time", rest=tail)
+        run.pause(0.01)
+        one_round(run, shadow, replay)
+
+
+def _turn(run: Run, replay: Replay, order: list[FenceLock], backoff: Backoff) -> Iterator[Attempt]:
+    run.enter(Phase.FENCE)
+    end = time.monotonic() + run.settings.fence_nowait
+    looked = holders(run)
+    while True:
+        if not looked:
+            yield Attempt(run, replay, list(order), None)
+        if time.monotonic() >= end:
+            break
+        run.pause(run.settings.fence_poll)
+        looked = holders(run)
+    run.blockers = tuple(blocker.to_json() for blocker in looked)
+    _fail_on_circle(run, looked)
+    _act_on_blockers(run, looked, backoff)
+    if _evict_autovacuum(run) and not any(b.gid for b in looked):
+        shortest, longest = run.settings.fence_queue_ms
+        most = run.server.deadlock_timeout.total_seconds() * 1000 * _SHARE_OF_DEADLOCK_TIMEOUT
+        step = shortest + (longest - shortest) * min(1.0, backoff.failures / 5)
+        yield Attempt(run, replay, list(order), int(min(step, most)))
+
+
+def holders(run: Run) -> list[Blocker]:
+    """Who holds a lock that the fence would meet; asked on the second connection, without queueing."""
+    exclusive = [lock.oid for lock in run.blueprint.locks if lock.kind is not LockKind.TABLE_SHARE]
+    with translated("looking who is in the way of the fence"):
+        rows = run.ledger.connection.execute(
+            _QUERIES["holders"], {"oids": exclusive, "main": run.main.info.backend_pid}).fetchall()
+    seen: dict[Any, Blocker] = {}
+    for _, pid, user, application, state, age, query, kind, gid, waiting, _ in rows:
+        if pid in run.own_pids:
+            continue
+        name = application or (kind if kind != "client backend" else None)
+        seen[pid or gid] = Blocker(pid=pid, user=user, application=name, state=state, age_seconds=age, query=query,
+                                   gid=gid, waiting_on_us=bool(waiting))
+    return list(seen.values())
+
+
+def _fail_on_circle(run: Run, looked: list[Blocker]) -> None:
+    circle = [blocker for blocker in looked if blocker.waiting_on_us]
+    if circle:
+        names = "; ".join(blocker.describe() for blocker in circle)
+        raise errors.FenceNotAcquired(
+            f"The fence can't be had: {names} holds a lock on it and itself waits for this run. Live is as it was.",
+            hint="let it finish (CREATE INDEX CONCURRENTLY waits for every open transaction), then repeat",
+            blockers=[blocker.to_json() for blocker in circle])
+
+
+def _act_on_blockers(run: Run, looked: list[Blocker], backoff: Backoff) -> None:
+    """Nobody is harmed unless the caller asked for it, and then only after a while."""
+    if run.options.blockers == "report" or time.monotonic() - backoff.started < run.options.blockers_after:
+        return
+    function = "pg_cancel_backend" if run.options.blockers == "cancel" else "pg_terminate_backend"
+    for blocker in looked:
+        if blocker.pid is None:
+            continue
+        with translated(f"ending blocker {blocker.pid}"):
+            run.ledger.connection.execute(
+                sql.SQL("SELECT {}(pid) FROM pg_stat_activity WHERE pid = %s AND backend_type = 'client backend'").format(
+                    sql.SQL(function)), (blocker.pid,))  # type: ignore[arg-type]
+        run.warn(f"As asked, {run.options.blockers} was sent to {blocker.describe()}.")
+
+
+def _evict_autovacuum(run: Run) -> bool:
+    """Make an autovacuum leave live by a request that nobody queues behind; False if it will not leave.
+
+    An autovacuum is cancelled when somebody has waited for it for deadlock_timeout; never one that prevents wraparound.
+    """
+    live = [table.oid for table in run.blueprint.tables]
+    rows = run.ledger.connection.execute(_QUERIES["autovacuums"], {"oids": live}).fetchall()
+    for pid, label, wraparound in rows:
+        if wraparound:
+            run.warn(f"Autovacuum (pid {pid}) works on {label} to prevent wraparound; it can't be asked to leave.")
+            return False
+    if rows:
+        wait = int(run.server.deadlock_timeout.total_seconds() * 1000) + 500
+        run.main.execute("SAVEPOINT rebuilder_evict")
+        try:
+            run.main.execute("SELECT set_config('lock_timeout', %s, true)", (f"{wait}ms",))
+            for table in run.blueprint.tables:
+                run.main.execute(sql.SQL("LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE").format(table.identifier))
+        except psycopg.errors.LockNotAvailable:
+            run.warn("An autovacuum on live did not leave within deadlock_timeout.")
+        run.main.execute("ROLLBACK TO SAVEPOINT rebuilder_evict")
+        run.main.execute("RELEASE SAVEPOINT rebuilder_evict")
+    return True
+
+
+def _not_acquired(run: Run, backoff: Backoff, last: str) -> errors.FenceNotAcquired:
+    looked = holders(run)
+    run.blockers = tuple(blocker.to_json() for blocker in looked)
+    names = "; ".join(blocker.describe() for blocker in looked) or last or "nobody at this moment"
+    tables = ", ".join(table.label for table in run.blueprint.tables)
+    return errors.FenceNotAcquired(
+        f"{tables} could not be fenced within {backoff.budget:.0f} s and {run.attempts} attempts. In the way: {names}. "
+        "Live is as it was; the replay is lost.",
+        hint="end that transaction and repeat, or let the run end it: --blockers cancel",
+        attempts=run.attempts, blockers=list(run.blockers))
+
+
+def _retryable(error: BaseException) -> bool:
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, psycopg.Error):
+            if seen.sqlstate == "XX000":
+                return "concurrently" in str(seen)
+            return seen.sqlstate in RETRY_IN_FENCE
+        seen = seen.__cause__
+    return False
+
+
+def _why(error: BaseException, lock: FenceLock | None) -> str:
+    if lock is not None:
+        return f"{lock.label} ({lock.role}) was locked by somebody else"
+    return f"given back: {type(error).__name__}"
