@@ -31,8 +31,8 @@ class Blocker:
         age = None if self.age_seconds is None else f"{self.age_seconds:.1f} s"
         if self.gid is not None:
             who += [f"prepared {age} ago"] if age else []
-            return (f"prepared transaction {self.gid!r} ({', '.join(who)}): end it with COMMIT PREPARED or "
-                    "ROLLBACK PREPARED")
+            about = f" ({', '.join(who)})" if who else ""
+            return f"prepared transaction {self.gid!r}{about}: end it with COMMIT PREPARED or ROLLBACK PREPARED"
         if age or self.state:
             who += [f"{self.state or 'open'} for {age}" if age else str(self.state)]
         text = f"pid {self.pid} ({', '.join(who)})" if who else f"pid {self.pid}"

@@ -57,7 +57,7 @@ def recheck(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay, findings: 
     _check_log(run, findings, whole=False)
     check_live(run)
     _check_moving(run, findings)
-    check_writes(run, shadow)
+    check_writes(run, shadow, fenced=True)
     check_held(run, fenced)
 
 

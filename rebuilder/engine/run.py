@@ -115,6 +115,7 @@ class Run:
         self._connections.append((role, connection))
         if hasattr(self, "server"):
             prove_same_server(connection, self.server)
+            connection.rollback()
         return connection
 
     def reopened_reader(self) -> Connection:

@@ -146,10 +146,11 @@ def _asker(run: Run) -> Any:
     return fetch_one
 
 
-def check_writes(run: Run, shadow: Shadow) -> None:
+def check_writes(run: Run, shadow: Shadow, *, fenced: bool = False) -> None:
     """Stop the run if a handler wrote, or locked, anything but the shadow, or ended the transaction.
 
-    Deltas of pg_stat_xact_user_tables show written rows; locks show what leaves none (an UPDATE of 0 rows, TRUNCATE).
+    Deltas of pg_stat_xact_user_tables show written rows; locks show what leaves none (an UPDATE of 0 rows, TRUNCATE),
+    but for the fence's own while it is held.
     """
     inside = [*shadow.work.values(), *shadow.retired.values(), run.settings.schema]
     row = run.main.execute("SELECT pg_current_xact_id_if_assigned()::text").fetchone()
@@ -158,7 +159,9 @@ def check_writes(run: Run, shadow: Shadow) -> None:
             f"A handler of {run.projection.name!r} ended the rebuild's transaction (COMMIT or ROLLBACK).",
             hint="handlers write rows; they must not end transactions. `rebuilder cleanup` drops what is left")
     written = {name for _, name, _ in run.main.execute(_QUERIES["outside_writes"], {"inside": inside}).fetchall()}
-    locked = {name for _, name, _ in run.main.execute(_QUERIES["outside_locks"], {"inside": inside}).fetchall()}
+    ours = {lock.oid for lock in run.blueprint.locks} if fenced else set()
+    locked = {name for oid, name, _ in run.main.execute(_QUERIES["outside_locks"], {"inside": inside}).fetchall()
+              if oid not in ours}
     outside = sorted(written | locked)
     if not outside:
         return

@@ -6,8 +6,6 @@ import hashlib
 import uuid
 from typing import Any
 
-import psycopg
-
 from rebuilder import errors
 from rebuilder.engine.run import Run
 from rebuilder.settings import ADVISORY_CLASS
@@ -52,7 +50,6 @@ def connect_run(run: Run) -> None:
         run.server.check()
         run.books.check_installed(ledger)
         run.main = run.open("main", autocommit=False)
-        run.main.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         run.reader = run.open("reader", autocommit=True)
         pooled = run.main.info.backend_pid != Server.of(run.main).backend_pid
         run.main.rollback()

@@ -16,7 +16,7 @@ from psycopg.adapt import Buffer, Loader
 from psycopg.pq import Format
 
 from rebuilder.domain.event import Event
-from rebuilder.errors import LogDefinitionError, RefusedError
+from rebuilder.errors import LogChanged, LogDefinitionError, RefusedError
 from rebuilder.eventlog import horizon, read_plan, state
 from rebuilder.eventlog.decoding import decode_event
 from rebuilder.eventlog.horizon import Horizon
@@ -174,6 +174,15 @@ def _explained(log: OpenLog) -> Iterator[None]:
         yield
     except psycopg.DataError as error:
         raise LogDefinitionError(
-            f"A page of the event log {log.label} can't be read: {error.diag.message_primary or type(error).__name__}.",
+            f"A page of the event log {log.label} can't be read: {error.diag.message_primary or error}.",
             hint="a value does not fit what Columns(…) makes of it (an expression that fails on some rows, a time "
                  "beyond the year 9999): mend the expression or the row", relation=log.label) from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise RefusedError(
+            f"The event log {log.label} can't be read any more: {error.diag.message_primary}.",
+            hint="give the role its privileges back, or BYPASSRLS where row security hides events from it",
+            relation=log.label) from error
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction) as error:
+        raise LogChanged(f"The event log {log.label} is not the one that was opened: {error.diag.message_primary}.",
+                         hint="finish the change to the log, mend TableLog(…) if it needs it, and start again",
+                         relation=log.label) from error

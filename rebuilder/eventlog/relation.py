@@ -122,16 +122,13 @@ def source_of(connection: psycopg.Connection[Any], relation: Table, column: str,
     # The planner has resolved the view's column; its answer is compared with each column's name, not parsed.
     plan = connection.execute(
         sql.SQL("EXPLAIN (VERBOSE, FORMAT JSON) SELECT {column} FROM {relation} AS {alias}").format(
-            column=sql.Identifier(ALIAS, column), relation=relation.identifier, alias=sql.Identifier(ALIAS)), {}
+            column=sql.Identifier(ALIAS, column), relation=relation.identifier, alias=sql.Identifier(ALIAS))
     ).fetchone()
-    if plan is None:
-        return None
-    top = plan[0][0]["Plan"]
-    scan = top
-    while "Alias" not in scan and scan.get("Plans"):
-        scan = scan["Plans"][0]
+    node = plan[0][0]["Plan"] if plan else {}
+    while "Output" not in node and node.get("Plans"):
+        node = node["Plans"][0]  # an Append over partitions shows nothing itself
     found = connection.execute(_SQL["column_in_plan"], {
-        "oid": bases[0].oid, "alias": scan.get("Alias", ""), "output": top.get("Output", [""])[0]}).fetchone()
+        "oid": bases[0].oid, "output": node.get("Output", [""])[0]}).fetchone()
     return _source(connection, bases[0], found[0]) if found else None
 
 

@@ -48,10 +48,10 @@ ORDER BY 2, 3;
 SELECT pg_catalog.pg_column_is_updatable(a.attrelid, a.attnum, false)
 FROM pg_catalog.pg_attribute a WHERE a.attrelid = %(oid)s::int8::oid AND a.attname = %(column)s;
 
--- column_in_plan: The column of a table that a plan's output is, as EXPLAIN writes it
+-- column_in_plan: The column of a table that a plan's output is, as EXPLAIN writes it (alias.column, quoted)
 SELECT attname::text FROM pg_catalog.pg_attribute
 WHERE attrelid = %(oid)s::int8::oid AND attnum > 0 AND NOT attisdropped
-  AND quote_ident(%(alias)s) || '.' || quote_ident(attname) = %(output)s;
+  AND right(%(output)s, length(quote_ident(attname)) + 1) = '.' || quote_ident(attname);
 
 -- indexes: Valid indexes of a table with their key columns (NULL for an expression)
 SELECT c.relname::text, i.indisunique, i.indpred IS NOT NULL, m.amname::text,

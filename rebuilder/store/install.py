@@ -11,7 +11,7 @@ from alembic.config import Config
 from psycopg import sql
 
 from rebuilder.settings import Settings
-from rebuilder.store.sessions import connect
+from rebuilder.store.sessions import connect, translated
 
 
 def _scripts() -> Path:
@@ -35,17 +35,18 @@ def install(conninfo: str, settings: Settings | None = None) -> None:
     """
     schema = (settings or Settings()).schema
     with connect(conninfo, role="install") as connection:
-        # One installer at a time: two deploys may start together.
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s)::bigint)", (f"rebuilder install {schema}",))
-        if connection.execute("SELECT to_regnamespace(%s)", (_quoted(schema, connection),)).fetchone() == (None,):
-            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
         engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: connection,
                                           poolclass=sqlalchemy.pool.StaticPool, pool_reset_on_return=None)
-        with engine.connect() as wrapped:
+        # SQLAlchemy rolls back when it gets to know a connection, so that comes first.
+        with engine.connect() as wrapped, translated("installing the bookkeeping"):
+            # One installer at a time: two deploys may start together.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s)::bigint)", (f"rebuilder install {schema}",))
+            if connection.execute("SELECT to_regnamespace(%s)", (_quoted(schema, connection),)).fetchone() == (None,):
+                connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
             config = _config(schema)
             config.attributes["connection"] = wrapped
             command.upgrade(config, "head")
-            wrapped.commit()
+        connection.commit()
 
 
 def _quoted(schema: str, connection: object) -> str:
