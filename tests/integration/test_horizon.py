@@ -184,8 +184,8 @@ def test_a_database_from_the_same_template_is_another(connect, make_database, ba
 def test_appends_to_a_partition_and_to_the_root_are_waited_for(connect, bare_dsn, into):
     reader, appender = connect(bare_dsn, autocommit=True), connect(bare_dsn)
     reader.execute("CREATE SEQUENCE given")
-    reader.execute("CREATE TABLE events (id bigint NOT NULL DEFAULT nextval('given'), stream text, type text, data jsonb,"
-                   " PRIMARY KEY (id)) PARTITION BY RANGE (id)")
+    reader.execute("CREATE TABLE events (id bigint PRIMARY KEY DEFAULT nextval('given'), stream text, type text,"
+                   " data jsonb) PARTITION BY RANGE (id)")
     reader.execute("CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM (1) TO (1000)")
     log = TableLog("events", columns=COLUMNS).open(reader)
     appender.execute(sql.SQL("INSERT INTO {} (stream, type, data) VALUES ('a', 'happened', '{{}}')").format(
@@ -199,8 +199,8 @@ def test_appends_to_a_partition_and_to_the_root_are_waited_for(connect, bare_dsn
 def test_a_partition_made_after_the_log_was_opened_counts(connect, bare_dsn):
     reader, appender = connect(bare_dsn, autocommit=True), connect(bare_dsn)
     reader.execute("CREATE SEQUENCE given")
-    reader.execute("CREATE TABLE events (id bigint NOT NULL DEFAULT nextval('given'), stream text, type text, data jsonb,"
-                   " PRIMARY KEY (id)) PARTITION BY RANGE (id)")
+    reader.execute("CREATE TABLE events (id bigint PRIMARY KEY DEFAULT nextval('given'), stream text, type text,"
+                   " data jsonb) PARTITION BY RANGE (id)")
     log = TableLog("events", columns=COLUMNS).open(reader)
     reader.execute("CREATE TABLE late PARTITION OF events FOR VALUES FROM (1) TO (1000) PARTITION BY RANGE (id)")
     reader.execute("CREATE TABLE late_leaf PARTITION OF late FOR VALUES FROM (1) TO (1000)")
@@ -232,11 +232,10 @@ def test_our_own_connections_are_not_waited_for(log, reader, writer):
 
 
 def test_a_session_that_is_idle_in_a_transaction_of_another_kind_is_not_waited_for(log, reader, writer):
-    leaked, looking = writer(), writer()
+    leaked, looking, appender = writer(), writer(), writer()
     leaked.execute("SELECT pg_advisory_xact_lock(1)")
     looking.execute("SELECT count(*) FROM events")
     for _ in range(50):
-        appender = writer() if _ == 0 else appender
         appender.execute(APPEND)
         appender.rollback()
     horizon = log.horizon(reader, own_pids=())
@@ -313,8 +312,8 @@ def test_a_commit_between_the_horizon_and_the_page_is_not_taken_for_all(log, rea
 
 def test_a_blocker_is_described(connect, bare_dsn, log, reader):
     appender = connect(bare_dsn, application_name="import job")
-    appender.execute("INSERT INTO events (stream, type, data)\n   SELECT 'a', 'happened', '{}' FROM generate_series(1, 5)"
-                     " AS numbers(n) WHERE n > 0")
+    appender.execute("INSERT INTO events (stream, type, data)\n   SELECT 'a', 'happened', '{}'"
+                     " FROM generate_series(1, 5) AS numbers(n) WHERE n > 0")
     (blocker,) = log.horizon(reader, own_pids=()).blockers(reader)
     assert blocker.pid == appender.info.backend_pid
     assert (blocker.user, blocker.application, blocker.state) == (
@@ -407,8 +406,8 @@ def test_looks_inside_a_transaction_keep_no_lock_and_draw_no_transaction_id(log,
     log.state(main)
     log.read_plan(main, ALL)
     TableLog("events", columns=COLUMNS).open(main)
-    held = reader.execute("SELECT relation::regclass::text, mode FROM pg_locks WHERE pid = %s AND locktype <> 'virtualxid'",
-                          [main.info.backend_pid]).fetchall()
+    held = reader.execute("SELECT relation::regclass::text, mode FROM pg_locks"
+                          " WHERE pid = %s AND locktype <> 'virtualxid'", [main.info.backend_pid]).fetchall()
     assert held == []
     assert main.execute("SELECT pg_current_xact_id_if_assigned()").fetchone() == (None,)
     assert main.execute("SHOW enable_sort").fetchone() == ("on",)
