@@ -13,7 +13,7 @@ from typing import Protocol
 
 from psycopg import sql
 
-Statement = sql.Composable
+Statement = sql.SQL | sql.Composed
 Schemas = Mapping[str, str]
 """Live schema name to the name of the schema that stands in for it (work or retired)."""
 

@@ -63,9 +63,9 @@ def keys(table: LiveTable, facts: TableFacts, work: Schemas) -> list[Statement]:
     for index in facts.indexes:
         constraint = constraints.get(index.constraint or "")
         if constraint is not None and (constraint.kind == "x" or constraint.overlaps):
-            statements += _exclusion(facts, shadow, index, constraint, schema)
+            statements += _exclusion(shadow, index, constraint, schema)
         elif index.unique:
-            statements += _index(facts, shadow, index)
+            statements += _index(shadow, index)
             if constraint is not None:
                 statements.append(
                     ddl.add_constraint_using_index(
@@ -86,7 +86,7 @@ def indexes(table: LiveTable, facts: TableFacts, work: Schemas) -> list[Statemen
     statements: list[Statement] = []
     for index in facts.indexes:
         if not index.unique and index.constraint is None:
-            statements += _index(facts, shadow, index)
+            statements += _index(shadow, index)
         for number, target in index.targets:
             action = sql.SQL("ALTER INDEX {} ALTER COLUMN {} SET STATISTICS {}")
             name = sql.Identifier(schema, index.name)
@@ -213,16 +213,14 @@ def _identity(
     return statements
 
 
-def _index(facts: TableFacts, shadow: sql.Identifier, index: IndexFacts) -> list[Statement]:
+def _index(shadow: sql.Identifier, index: IndexFacts) -> list[Statement]:
     kind = sql.SQL("CREATE UNIQUE INDEX {} ON {} " if index.unique else "CREATE INDEX {} ON {} ")
     head = kind.format(sql.Identifier(index.name), shadow)
     # pg_get_indexdef never prints the tablespace, and its place is in the middle of the text.
     return [ddl.default_tablespace(index.tablespace), ddl.retarget(index.definition, index.head, head)]
 
 
-def _exclusion(
-    facts: TableFacts, shadow: sql.Identifier, index: IndexFacts, constraint: ConstraintFacts, schema: str
-) -> list[Statement]:
+def _exclusion(shadow: sql.Identifier, index: IndexFacts, constraint: ConstraintFacts, schema: str) -> list[Statement]:
     statements = [
         ddl.default_tablespace(index.tablespace),
         ddl.add_constraint(shadow, constraint.name, constraint.definition),

@@ -16,8 +16,8 @@ from rebuilder.catalog.facts import TableFacts
 from rebuilder.catalog.reader import QUERIES, fact, rows
 
 MOVING = [
-    "oid", "relacl", "relpages", "reltuples", "relallvisible", "relallfrozen", "relfilenode", "relfrozenxid", "relminmxid",
-    "reltoastrelid", "relhasindex", "relhasrules", "relhastriggers", "relhassubclass", "relchecks",
+    "oid", "relacl", "relpages", "reltuples", "relallvisible", "relallfrozen", "relfilenode", "relfrozenxid",
+    "relminmxid", "reltoastrelid", "relhasindex", "relhasrules", "relhastriggers", "relhassubclass", "relchecks",
 ]  # fmt: skip
 """Columns of pg_class that VACUUM, ANALYZE, REINDEX or a neighbour change while the definition stays (or that are
 compared apart, as grants are)."""
@@ -74,6 +74,7 @@ class Function:
     volatility: str
     atomic: bool
     definition: str | None
+    types: tuple[int, ...]  # of arguments and result
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ class Referencing:
 class Publication:
     """A live table's place in a publication that lists it."""
 
+    oid: int
     name: str
     owner: str
     table: int

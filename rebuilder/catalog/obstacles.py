@@ -82,8 +82,7 @@ OBSTACLES = {
     "publication-slot": (
         "publication",
         "publication {name} may be subscribed (slot {detail}): subscribers would keep the old rows for ever",
-        "ALTER PUBLICATION {name} DROP TABLE {table}; rebuild; add it again; then on the subscriber TRUNCATE the table "
-        "and ALTER SUBSCRIPTION … REFRESH PUBLICATION.",
+        "Drop the table from the publication; rebuild; add it; on the subscriber TRUNCATE it and REFRESH PUBLICATION.",
     ),
     "subscription": (
         "subscription",

@@ -19,55 +19,84 @@ from rebuilder.catalog.session import Session
 def missing_privileges(
     connection: psycopg.Connection[Any], tables: Sequence[TableFacts], dependents: Dependents, session: Session
 ) -> Iterator[Verdict]:
-    """What the role lacks: better told before the replay than found under the fence."""
+    """A refusal for every object that the role may not treat as the swap must, with the GRANT that helps."""
+    yield from _outsiders(connection, tables)
     if session.superuser:
         return
-    owners: dict[str, list[tuple[TableFacts, str, str]]] = {}
-    first = tables[0]
+    yield from _owners(connection, tables, dependents, session)
+    yield from _grantors(connection, tables, session)
+    yield from _schemas(connection, tables, session)
+    yield from _locks(tables[0], dependents, session)
+
+
+def _owned(tables: Sequence[TableFacts], dependents: Dependents) -> Iterator[tuple[TableFacts, str, str, str]]:
+    """(table, kind, name, owner) of all that only an owner may alter."""
     for table in tables:
-        owners.setdefault(table.owner, []).append((table, "table", table.label))
+        yield table, "table", table.label, table.owner
         for sequence in table.sequences:
-            owners.setdefault(sequence.owner, []).append((table, "sequence", f"{sequence.schema}.{sequence.name}"))
+            yield table, "sequence", f"{sequence.schema}.{sequence.name}", sequence.owner
+    first = tables[0]
     for view in dependents.views:
-        owners.setdefault(view.owner, []).append((first, "view", f"{view.schema}.{view.name}"))
+        yield first, "view", f"{view.schema}.{view.name}", view.owner
     for function in dependents.functions:
-        owners.setdefault(function.owner, []).append((first, "function", f"{function.schema}.{function.name}"))
+        yield first, "function", f"{function.schema}.{function.name}", function.owner
     for policy in dependents.policies:
-        owners.setdefault(policy.owner, []).append(
-            (first, "policy", f"{policy.name} on {policy.schema}.{policy.table_name}")
-        )
+        yield first, "policy", f"{policy.name} on {policy.schema}.{policy.table_name}", policy.owner
     for key in dependents.referencing:
-        owners.setdefault(key.owner, []).append((first, "foreign-key", f"{key.name} on {key.schema}.{key.table_name}"))
+        yield first, "foreign-key", f"{key.name} on {key.schema}.{key.table_name}", key.owner
     for publication in dependents.publications:
-        owners.setdefault(publication.owner, []).append((first, "publication", publication.name))
+        yield first, "publication", publication.name, publication.owner
+
+
+def _owners(
+    connection: psycopg.Connection[Any], tables: Sequence[TableFacts], dependents: Dependents, session: Session
+) -> Iterator[Verdict]:
+    objects = list(_owned(tables, dependents))
+    known = rows(connection, QUERIES["memberships"], roles=[owner for *_, owner in objects])
+    ours = {row["role"] for row in known if row["owner_rights"]}
+    for table, kind, name, owner in objects:
+        if owner not in ours:
+            reason = f"{session.user} may not alter it: it belongs to {owner}"
+            yield refuse(table, kind, name, reason, f"GRANT {owner} TO {session.user}.")
+
+
+def _grantors(connection: psycopg.Connection[Any], tables: Sequence[TableFacts], session: Session) -> Iterator[Verdict]:
     grantors = {grantor: table for table in tables for grantor in foreign_grantors(table)}
-    known = rows(connection, QUERIES["memberships"], roles=[*owners, *grantors])
-    rights = {row["role"]: row for row in known}
-    for owner, objects in owners.items():
-        if owner not in rights or not rights[owner]["owner_rights"]:
-            for table, kind, name in objects:
-                reason = f"{session.user} may not alter it: it belongs to {owner}"
-                yield refuse(table, kind, name, reason, f"GRANT {owner} TO {session.user}.")
+    query = "settable_memberships" if session.memberships_without_set else "memberships"
+    ours = {row["role"] for row in rows(connection, QUERIES[query], roles=list(grantors)) if row["may_become"]}
     for grantor, table in grantors.items():
-        if grantor not in rights or not rights[grantor]["member"]:
+        if grantor not in ours:
             reason = f"{session.user} can't grant in the name of {grantor}"
             yield refuse(table, "grant", f"by {grantor}", reason, f"GRANT {grantor} TO {session.user}.")
-    for row in rows(
-        connection, QUERIES["schema_rights"], schemas=list({t.schema for t in tables}), roles=list(grantors)
-    ):
-        table = next(t for t in tables if t.schema == row["schema"])
-        if not row["may_create"]:
+
+
+def _outsiders(connection: psycopg.Connection[Any], tables: Sequence[TableFacts]) -> Iterator[Verdict]:
+    """Grantors who can't name the table any more, so that nobody can grant in their name."""
+    for table in tables:
+        for grantor in sorted(foreign_grantors(table)):
+            if not rows(connection, QUERIES["schema_usage"], role=grantor, schema=table.schema)[0]["usage"]:
+                reason = f"{grantor} has no USAGE on the schema, so its grants could not be given again"
+                hint = f"GRANT USAGE ON SCHEMA {table.schema} TO {grantor}, or REVOKE what it granted."
+                yield refuse(table, "grant", f"by {grantor}", reason, hint)
+
+
+def _schemas(connection: psycopg.Connection[Any], tables: Sequence[TableFacts], session: Session) -> Iterator[Verdict]:
+    for table in {table.schema: table for table in tables}.values():
+        right = rows(connection, QUERIES["schema_right"], schema=table.schema)[0]
+        if not right["may_create"]:
             reason = f"{session.user} may not create tables in it, so the shadow could not move there"
-            hint = f"GRANT CREATE ON SCHEMA {row['schema']} TO {session.user}."
-            yield refuse(table, "schema", row["schema"], reason, hint)
+            hint = f"GRANT CREATE ON SCHEMA {table.schema} TO {session.user}."
+            yield refuse(table, "schema", table.schema, reason, hint)
+
+
+def _locks(table: TableFacts, dependents: Dependents, session: Session) -> Iterator[Verdict]:
     for relation in dependents.reads:
         if not (relation.writable if relation.rule else relation.readable):
-            name = f"{relation.schema}.{relation.name}"
-            right = "INSERT" if relation.rule else "SELECT"
+            name, right = f"{relation.schema}.{relation.name}", "INSERT" if relation.rule else "SELECT"
             reason = f"texts to be rebound mention it, and {session.user} may not lock it"
-            yield refuse(first, "relation", name, reason, f"GRANT {right} ON {name} TO {session.user}.")
+            yield refuse(table, "relation", name, reason, f"GRANT {right} ON {name} TO {session.user}.")
     for referred in dependents.referred:
-        name = f"{referred.schema}.{referred.name}"
         if not (referred.referable and referred.lockable):
-            reason = f"live refers to it, and {session.user} may not lock it or refer to it"
-            yield refuse(first, "table", name, reason, f"GRANT REFERENCES, UPDATE ON {name} TO {session.user}.")
+            name = f"{referred.schema}.{referred.name}"
+            reason = f"{table.label} refers to it, and {session.user} may not lock it or refer to it"
+            yield refuse(table, "table", name, reason, f"GRANT REFERENCES, UPDATE ON {name} TO {session.user}.")

@@ -30,6 +30,11 @@ class Session:
         return self.version >= 150_000
 
     @property
+    def memberships_without_set(self) -> bool:
+        """A member of a role may lack SET from 16 on."""
+        return self.version >= 160_000
+
+    @property
     def keys_on_partitioned_not_valid(self) -> bool:
         """A partitioned table's foreign key may be added NOT VALID from 18 on."""
         return self.version >= 180_000

@@ -87,9 +87,7 @@ def not_valid(definition: str, *, validated: bool, enforced: bool) -> str:
 
 def _untie(pairs: Pairs, dependents: Dependents, *, keys_owed: bool) -> list[Statement]:
     """Take off live what must not stay on the retired table, or would move with it."""
-    statements: list[Statement] = []
-    for key in dependents.referencing:
-        statements.append(ddl.drop_constraint(key.identifier, key.name))
+    statements = [ddl.drop_constraint(key.identifier, key.name) for key in dependents.referencing]
     seen: set[int] = set()
     for table, facts in pairs:
         if not keys_owed:  # a retired table's own key would go on refusing deletes in the referred table

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from rebuilder.catalog.blueprint import Outcome, Verdict
-from rebuilder.catalog.dependents import Dependent, Dependents
+from rebuilder.catalog.dependents import Dependent, Dependents, Function, Referencing, View
 from rebuilder.catalog.facts import TableFacts
 from rebuilder.catalog.obstacles import obstacle_verdict, own_refusals, read_obstacles, refuse
 from rebuilder.catalog.privileges import missing_privileges
@@ -23,8 +23,7 @@ REFUSED = {
     ),
     "rule": (
         "rule",
-        "a rule of another table mentions live; rewriting it needs that table's lock while writers wait with theirs, "
-        "and one that waits would write the old table",
+        "it mentions live from another table's writes, and one that waits on the fence would write the old table",
         "Make it a trigger that names the table in its function's body.",
     ),
     "column": (
@@ -59,7 +58,7 @@ def judge(
     found = [
         *own_refusals(tables),
         *(obstacle_verdict(by_oid[o.live], o) for o in read_obstacles(connection, by_oid, dependents, session)),
-        *(verdict for d in dependents.found for verdict in _dependent(by_oid[d.live], d, dependents, session)),
+        *(_dependent(by_oid[d.live], d, dependents, session) for d in dependents.found),
         *missing_privileges(connection, tables, dependents, session),
         *(verdict for table in tables for verdict in _carried(table)),
     ]
@@ -68,78 +67,82 @@ def judge(
     return tuple(sorted(unique, key=lambda v: (order[v.outcome], v.table, v.kind, v.name)))
 
 
-def _dependent(table: TableFacts, dependent: Dependent, dependents: Dependents, session: Session) -> Iterator[Verdict]:
-    def rebind(kind: str, name: str, reason: str) -> Verdict:
-        return Verdict(Outcome.REBIND, kind, name, table.label, reason)
-
+def _dependent(table: TableFacts, dependent: Dependent, dependents: Dependents, session: Session) -> Verdict:
     match dependent.category:
         case "view":
-            view = next(v for v in dependents.views if v.oid == dependent.subject)
-            name = f"{view.schema}.{view.name}"
-            if view.persistence == "t":
-                hint = "Close that session (or drop the view), then repeat."
-                yield refuse(table, "view", name, "it is a temporary view of another session", hint)
-            elif {table.row_type, table.array_type} & set(view.types):
-                reason = "it shows whole rows of live; its column's type would change with the table"
-                yield refuse(table, "view", name, reason, "List the columns in the view, or use row_to_json(…).")
-            else:
-                yield rebind("view", name, "by CREATE OR REPLACE VIEW with its options")
+            return _view(table, next(v for v in dependents.views if v.oid == dependent.subject))
         case "function":
-            function = next(f for f in dependents.functions if f.oid == dependent.subject)
-            name = f"{function.schema}.{function.name}({function.arguments})"
-            if dependent.via == "type" or not function.atomic:
-                reason = "it takes or returns rows of live, whose type belongs to the old table"
-                hint = "Return TABLE (…) or SETOF record, take the key instead of the row, or drop it for the rebuild."
-                yield refuse(table, "function", name, reason, hint)
-            elif function.volatility == "v":
-                reason = (
-                    "it is volatile with a BEGIN ATOMIC body: a call that waits on the fence would write the old table"
-                )
-                hint = "Declare it STABLE if it only reads, or give it a string body (AS $$ … $$)."
-                yield refuse(table, "function", name, reason, hint)
-            else:
-                yield rebind("function", name, "by CREATE OR REPLACE FUNCTION")
+            return _function(table, dependent, next(f for f in dependents.functions if f.oid == dependent.subject))
         case "policy":
             policy = next(p for p in dependents.policies if p.oid == dependent.subject)
-            yield rebind("policy", f"{policy.name} on {policy.schema}.{policy.table_name}", "by ALTER POLICY")
+            return _rebind(table, "policy", f"{policy.name} on {policy.schema}.{policy.table_name}", "by ALTER POLICY")
         case "foreign-key":
-            key = next(f for f in dependents.referencing if f.oid == dependent.subject)
-            name = f"{key.name} on {key.schema}.{key.table_name}"
-            if key.table_kind == "p" and not session.keys_on_partitioned_not_valid:
-                reason = "the key of a partitioned table can't be added NOT VALID before PostgreSQL 18"
-                yield refuse(table, "foreign-key", name, reason, "Drop it and add it again after the rebuild.")
-            else:
-                yield rebind("foreign-key", name, "added NOT VALID in the swap, validated after the commit")
+            return _key(table, next(f for f in dependents.referencing if f.oid == dependent.subject), session)
         case "publication":
-            publication = next(p for p in dependents.publications if p.table == dependent.live)
-            yield rebind("publication", publication.name, "dropped and added with its filter and columns")
+            publication = next(p for p in dependents.publications if p.oid == dependent.subject)
+            return _rebind(table, "publication", publication.name, "dropped and added with its filter and columns")
         case category:
             kind, reason, hint = REFUSED[category]
-            yield refuse(table, kind, dependent.identity, reason, hint)
+            return refuse(table, kind, dependent.identity, reason, hint)
+
+
+def _rebind(table: TableFacts, kind: str, name: str, reason: str) -> Verdict:
+    return Verdict(Outcome.REBIND, kind, name, table.label, reason)
+
+
+def _view(table: TableFacts, view: View) -> Verdict:
+    name = f"{view.schema}.{view.name}"
+    if view.persistence == "t":
+        hint = "Close that session (or drop the view), then repeat."
+        return refuse(table, "view", name, "it is a temporary view of another session", hint)
+    if {table.row_type, table.array_type} & set(view.types):
+        reason = "it shows whole rows of live; its column's type would change with the table"
+        return refuse(table, "view", name, reason, "List the columns in the view, or use row_to_json(…).")
+    return _rebind(table, "view", name, "by CREATE OR REPLACE VIEW with its options")
+
+
+def _function(table: TableFacts, dependent: Dependent, function: Function) -> Verdict:
+    name = f"{function.schema}.{function.name}({function.arguments})"
+    if not function.atomic or {table.row_type, table.array_type} & set(function.types):
+        reason = "it takes or returns rows of live, whose type belongs to the old table"
+        hint = "Return TABLE (…) or SETOF record, take the key instead of the row, or drop it for the rebuild."
+        return refuse(table, "function", name, reason, hint)
+    if function.volatility == "v":
+        reason = "it is volatile with a BEGIN ATOMIC body: a call that waits on the fence would write the old table"
+        hint = "Declare it STABLE if it only reads, or give it a string body (AS $$ … $$)."
+        return refuse(table, "function", name, reason, hint)
+    if dependent.via == "identity":
+        reason = "it names the sequence of an identity column, which is replaced with the table"
+        return refuse(table, "function", name, reason, "Give it a string body (AS $$ … $$).")
+    return _rebind(table, "function", name, "by CREATE OR REPLACE FUNCTION")
+
+
+def _key(table: TableFacts, key: Referencing, session: Session) -> Verdict:
+    name = f"{key.name} on {key.schema}.{key.table_name}"
+    if key.table_kind == "p" and not session.keys_on_partitioned_not_valid:
+        reason = "the key of a partitioned table can't be added NOT VALID before PostgreSQL 18"
+        return refuse(table, "foreign-key", name, reason, "Drop it and add it again after the rebuild.")
+    return _rebind(table, "foreign-key", name, "added NOT VALID in the swap, validated after the commit")
 
 
 def _carried(table: TableFacts) -> Iterator[Verdict]:
     def carry(kind: str, name: str, reason: str = "") -> Verdict:
         return Verdict(Outcome.CARRY, kind, name, table.label, reason)
 
+    here = f"on {table.label}"
     yield carry("table", table.label, "columns, defaults, options, owner, comments")
-    for constraint in table.constraints:
-        if constraint.kind == "f":
-            yield carry("foreign-key", f"{constraint.name} on {table.label}", "NOT VALID in the swap, validated after")
-        elif constraint.kind != "t":
-            late = "" if constraint.validated or not constraint.enforced else "NOT VALID, added in the swap"
-            yield carry("constraint", f"{constraint.name} on {table.label}", late)
-    for index in table.indexes:
-        if index.constraint is None:
-            yield carry("index", f"{table.schema}.{index.name}")
-    for statistic in table.statistics:
-        yield carry("statistics", f"{statistic.schema}.{statistic.name}")
+    for constraint in table.of_kind("p", "u", "x", "c", "n"):
+        late = "" if constraint.validated or not constraint.enforced else "NOT VALID, added in the swap"
+        yield carry("constraint", f"{constraint.name} {here}", late)
+    for key in table.of_kind("f"):
+        yield carry("foreign-key", f"{key.name} {here}", "NOT VALID in the swap, validated after the commit")
+    yield from (carry("index", f"{table.schema}.{index.name}") for index in table.indexes if index.constraint is None)
+    yield from (carry("statistics", f"{statistic.schema}.{statistic.name}") for statistic in table.statistics)
     for trigger in table.triggers:
-        yield carry("trigger", f"{trigger.name} on {table.label}", "added in the swap: not fired by the replay")
+        yield carry("trigger", f"{trigger.name} {here}", "added in the swap: not fired by the replay")
     for rule in table.rules:
-        yield carry("rule", f"{rule.name} on {table.label}", "added in the swap: not applied to the replay")
-    for policy in table.policies:
-        yield carry("policy", f"{policy.name} on {table.label}")
+        yield carry("rule", f"{rule.name} {here}", "added in the swap: not applied to the replay")
+    yield from (carry("policy", f"{policy.name} {here}") for policy in table.policies)
     for sequence in table.sequences:
         kind = "identity" if sequence.identity else "sequence"
         yield carry(kind, f"{sequence.schema}.{sequence.name}", "keeps its position")

@@ -294,7 +294,8 @@ ORDER BY (SELECT max(depth) FROM up WHERE up.view = v.oid AND up.above = ANY(%(o
 SELECT p.oid::bigint AS oid, n.nspname AS schema, p.proname AS name, pg_get_userbyid(p.proowner) AS owner,
        p.provolatile::text AS volatility, p.prosqlbody IS NOT NULL AS atomic,
        CASE WHEN p.prosqlbody IS NOT NULL THEN pg_get_functiondef(p.oid) END AS definition,
-       pg_get_function_identity_arguments(p.oid) AS arguments
+       pg_get_function_identity_arguments(p.oid) AS arguments,
+       ARRAY(SELECT t::bigint FROM unnest(coalesce(p.proallargtypes, p.proargtypes::oid[]) || p.prorettype) t) AS types
 FROM pg_proc p
 JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE p.oid = ANY(%(oids)s::oid[])
@@ -323,7 +324,7 @@ WHERE con.oid = ANY(%(oids)s::oid[])
 ORDER BY n.nspname, c.relname, con.conname
 
 -- publications: publications that list the tables (14: no filters, no column lists)
-SELECT pub.pubname AS name, pg_get_userbyid(pub.pubowner) AS owner, pr.prrelid::bigint AS "table",
+SELECT pr.oid::bigint AS oid, pub.pubname AS name, pg_get_userbyid(pub.pubowner) AS owner, pr.prrelid::bigint AS "table",
        n.nspname AS schema, c.relname AS table_name, NULL::text AS filter, NULL::text[] AS columns
 FROM pg_publication_rel pr JOIN pg_publication pub ON pub.oid = pr.prpubid
 JOIN pg_class c ON c.oid = pr.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -331,7 +332,7 @@ WHERE pr.prrelid = ANY(%(oids)s::oid[])
 ORDER BY pub.pubname
 
 -- filtered_publications: publications that list the tables, with filter and column list
-SELECT pub.pubname AS name, pg_get_userbyid(pub.pubowner) AS owner, pr.prrelid::bigint AS "table",
+SELECT pr.oid::bigint AS oid, pub.pubname AS name, pg_get_userbyid(pub.pubowner) AS owner, pr.prrelid::bigint AS "table",
        n.nspname AS schema, c.relname AS table_name, pg_get_expr(pr.prqual, pr.prrelid) AS filter,
        (SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM unnest(pr.prattrs) k
         JOIN pg_attribute a ON a.attrelid = pr.prrelid AND a.attnum = k) AS columns
@@ -493,12 +494,16 @@ SELECT slot_name::text AS name FROM pg_replication_slots
 WHERE slot_type = 'logical' AND plugin = 'pgoutput' AND database = current_database()
 ORDER BY 1
 
--- memberships: which of these roles' objects the current role may alter, and as which it may grant
-SELECT r.rolname::text AS role, pg_has_role(r.oid, 'USAGE') AS owner_rights, pg_has_role(r.oid, 'MEMBER') AS member
+-- memberships: which of these roles' objects the current role may alter, and which of them it may become
+SELECT r.rolname::text AS role, pg_has_role(r.oid, 'USAGE') AS owner_rights, pg_has_role(r.oid, 'MEMBER') AS may_become
 FROM pg_roles r WHERE r.rolname = ANY(%(roles)s)
 
--- schema_rights: may the current role make tables in the schemas of live
-SELECT n.nspname AS schema, has_schema_privilege(n.oid, 'CREATE') AS may_create,
-       ARRAY(SELECT r.rolname::text FROM pg_roles r
-             WHERE r.rolname = ANY(%(roles)s) AND NOT has_schema_privilege(r.oid, n.oid, 'USAGE')) AS outside
-FROM pg_namespace n WHERE n.nspname = ANY(%(schemas)s)
+-- settable_memberships: the same from 16 on, where a membership may come without SET
+SELECT r.rolname::text AS role, pg_has_role(r.oid, 'USAGE') AS owner_rights, pg_has_role(r.oid, 'SET') AS may_become
+FROM pg_roles r WHERE r.rolname = ANY(%(roles)s)
+
+-- schema_usage: may a role name what is in a schema
+SELECT has_schema_privilege(%(role)s, %(schema)s, 'USAGE') AS usage
+
+-- schema_right: may the current role make tables in a schema of live
+SELECT has_schema_privilege(%(schema)s, 'CREATE') AS may_create
