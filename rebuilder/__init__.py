@@ -15,8 +15,8 @@ from rebuilder.errors import (
     NotNow,
     OutcomeUnknown,
     RebuildCancelled,
-    RebuildError,
     RebuilderError,
+    RebuildError,
     RefusedError,
     StoreError,
 )

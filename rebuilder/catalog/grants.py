@@ -12,7 +12,7 @@ from psycopg import sql
 from rebuilder.catalog.blueprint import Statement
 from rebuilder.catalog.facts import AclEntry, TableFacts
 from rebuilder.catalog.session import Session
-from rebuilder.sql.ddl import raw
+from rebuilder.sql.ddl import Name, raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _grants(acl: Iterable[AclEntry], column: str = "") -> list[Grant]:
     return [Grant(grantor, grantee, privilege, option, column) for grantor, grantee, privilege, option in acl]
 
 
-def _role(name: str) -> Statement:
+def _role(name: str) -> Name:
     return sql.Identifier(name) if name else sql.SQL("PUBLIC")
 
 

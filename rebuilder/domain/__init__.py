@@ -1,0 +1,1 @@
+"""The nouns and rules that know no database."""

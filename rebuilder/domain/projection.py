@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, Protocol
 
 from rebuilder.domain.event import Event
-from rebuilder.domain.upcasters import Upcasters
+from rebuilder.domain.upcasters import Upcasters, is_version
 from rebuilder.errors import DefinitionError, DuplicateDefinition
 
 
@@ -41,7 +41,7 @@ class SqlHandlers:
 
         Raises :class:`~rebuilder.errors.DuplicateDefinition` when a type has a handler already.
         """
-        if not types or not all(isinstance(name, str) and name for name in types):
+        if not types or callable(types[0]) or not all(types):
             raise DefinitionError("on() takes the names of one or more event types.",
                                   hint='write it as @handlers.on("AccountOpened")')
 
@@ -120,7 +120,7 @@ class Projection:
             object.__setattr__(self, name, tuple(value))
         if not self.name:
             raise DefinitionError("A projection needs a name.")
-        if isinstance(self.version, bool) or not isinstance(self.version, int) or self.version < 1:
+        if not is_version(self.version):
             raise DefinitionError(f"Projection {self.name!r}: version is {self.version!r}; it must be a whole number "
                                   "from 1.")
         if not self.tables:
@@ -128,6 +128,16 @@ class Projection:
                                   hint="name the tables that its handlers write: tables=[...]")
         if len(set(self.tables)) != len(self.tables):
             raise DuplicateDefinition(f"Projection {self.name!r} names a table twice: {', '.join(self.tables)}.")
+        self._check_kinds()
+        for mapping in ("stream_columns", "shape"):
+            unknown = set(getattr(self, mapping)) - set(self.tables)
+            if unknown:
+                raise DefinitionError(f"Projection {self.name!r}: {mapping} names {', '.join(sorted(unknown))}, which "
+                                      "is none of its tables.")
+        if self.upcasters is not None:
+            self.upcasters.check()
+
+    def _check_kinds(self) -> None:
         if not isinstance(self.handlers, SqlHandlers):
             raise DefinitionError(f"Projection {self.name!r}: handlers is a {type(self.handlers).__name__}; it must "
                                   "be a SqlHandlers.")
@@ -136,13 +146,6 @@ class Projection:
         if not isinstance(self.feeding, ExternalCheckpoint) and self.feeding not in {"inline", "async", "own"}:
             raise DefinitionError(f'Projection {self.name!r}: feeding is {self.feeding!r}; it is "inline", "async", '
                                   '"own" or an ExternalCheckpoint.')
-        for mapping in ("stream_columns", "shape"):
-            unknown = set(getattr(self, mapping)) - set(self.tables)
-            if unknown:
-                raise DefinitionError(f"Projection {self.name!r}: {mapping} names {', '.join(sorted(unknown))}, which "
-                                      "is none of its tables.")
-        if self.upcasters is not None:
-            self.upcasters.check()
 
     @property
     def types(self) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ class Upcasters:
         self._declared = dict(current or {})
         self._steps: dict[str, dict[int, Upcaster]] = {}
         for name, version in self._declared.items():
-            if not _whole(version):
+            if not is_version(version):
                 raise UpcasterError(f"The current schema version of {name!r} is {version!r}; it must be a whole "
                                     "number from 1.")
 
@@ -48,7 +48,7 @@ class Upcasters:
         Raises :class:`~rebuilder.errors.UpcasterError` for a version below 1, a second step from the same version,
         or a step past the declared current version.
         """
-        if not _whole(from_version):
+        if not is_version(from_version):
             raise UpcasterError(f"Upcaster of {type_!r}: from_version is {from_version!r}; it must be a whole number "
                                 "from 1.")
         if from_version >= self._declared.get(type_, from_version + 1):
@@ -104,5 +104,6 @@ class Upcasters:
         return replace(event, data=data, schema_version=version)
 
 
-def _whole(version: object) -> bool:
+def is_version(version: object) -> bool:
+    """Whether something is a whole number from 1."""
     return isinstance(version, int) and not isinstance(version, bool) and version >= 1

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rebuilder import errors
+from rebuilder.domain.blocker import Blocker
 from rebuilder.engine import quarantine
 from rebuilder.engine.replay import Replay, apply_page
 from rebuilder.engine.run import Run
@@ -77,22 +78,22 @@ def settle(run: Run) -> Horizon:
                             blockers=list(run.blockers))
                 waiting = [b for b in blockers if b.waiting_on_us]
                 if waiting:
-                    raise _blocked(run, waiting, waited, "It waits for this run itself, so waiting would never end.")
+                    raise _blocked(waiting, waited, "It waits for this run itself, so waiting would never end.")
             if waited > budget:
-                raise _blocked(run, horizon.blockers(run.reader), waited, "")
+                raise _blocked(horizon.blockers(run.reader), waited, "")
             run.pause(run.settings.horizon_poll if waited < 1 else 0.1)
     if told:
         run.blockers = ()
     return horizon
 
 
-def _blocked(run: Run, blockers: list[object], waited: float, why: str) -> errors.HorizonBlocked:
-    names = "; ".join(b.describe() for b in blockers)  # type: ignore[attr-defined]
+def _blocked(blockers: list[Blocker], waited: float, why: str) -> errors.HorizonBlocked:
+    names = "; ".join(b.describe() for b in blockers)
     return errors.HorizonBlocked(
         f"After {waited:.0f} s a transaction still holds the horizon of the log, so events below it may yet become "
         f"visible: {names or 'it has just ended'}. {why}".rstrip() + " Live is as it was.",
         hint="end that transaction (SELECT pg_terminate_backend(PID), or ROLLBACK PREPARED), then repeat",
-        blockers=[b.to_json() for b in blockers])  # type: ignore[attr-defined]
+        blockers=[b.to_json() for b in blockers])
 
 
 def fence_budget(run: Run) -> float:
@@ -121,7 +122,8 @@ def pages_ahead(run: Run, replay: Replay, upto: int) -> Iterator[list[RawEvent]]
             if not page:
                 return
             if len(page) == limit:
-                coming = pool.submit(run.log.page, run.reader, run.selection, after=page[-1].key, upto=upto, limit=limit)
+                coming = pool.submit(run.log.page, run.reader, run.selection, after=page[-1].key, upto=upto,
+                                     limit=limit)
             yield page
             if len(page) < limit:
                 return

@@ -72,8 +72,9 @@ def _close_abandoned(connection: Connection, books: Bookkeeping, name: str | Non
             continue
         with suppress(errors.NotNow), short(connection, 1):
             books.run(connection, "lock_state", projection=ticket.projection)
-            for row in books.run(connection, "close_abandoned", projection=ticket.projection).fetchall():
-                closed.append(Cleaned(kind="abandoned-ticket", label=f"{row[0]} of {ticket.projection}", done=True))
+            rows = books.run(connection, "close_abandoned", projection=ticket.projection).fetchall()
+            closed += [Cleaned(kind="abandoned-ticket", label=f"{row[0]} of {ticket.projection}", done=True)
+                       for row in rows]
     return closed
 
 
@@ -95,12 +96,12 @@ def _drop_work_schemas(connection: Connection, books: Bookkeeping, name: str | N
 def _settle(connection: Connection, kind: str, label: str, statement: str) -> str | None:
     try:
         with connection.transaction():
-            connection.execute("SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', '0', true)",
-                               (_LOCK_TIMEOUT,))
+            connection.execute("SELECT set_config('lock_timeout', %s, true),"
+                               " set_config('statement_timeout', '0', true)", (_LOCK_TIMEOUT,))
             if kind == "drop-retired":
                 _drop_retired(connection, schema=statement, table=label[len(statement) + 1:])
             else:
-                connection.execute(statement)  # type: ignore[arg-type]
+                connection.execute(statement)
     except psycopg.Error as error:
         return translate(error, f"settling {kind} {label}").message
     return None

@@ -104,8 +104,8 @@ def _bookkeeping(connection: Connection, settings: Settings) -> Iterator[Finding
         name = f"rebuilder:{str(ticket.id)[:8]}:main"
         if ticket.stage is Stage.RUNNING and connection.execute(
                 "SELECT FROM pg_stat_activity WHERE application_name = %s", (name,)).fetchone() is None:
-            yield Finding(level="warning", subject=ticket.projection, message=f"ticket {ticket.id} says running, but its "
-                          "connection is gone", command="rebuilder cleanup")
+            yield Finding(level="warning", subject=ticket.projection, command="rebuilder cleanup",
+                          message=f"ticket {ticket.id} says running, but its connection is gone")
     for _, kind, label, _, due, projection, failed, *_ in owed:
         if due:
             why = f" (last try: {failed})" if failed else ""
@@ -121,7 +121,8 @@ def _log(connection: Connection, log: TableLog) -> Iterator[Finding]:
     except psycopg.Error as error:
         yield _problem(f"event log {log.relation}", translate(error, "reading the event log's definition"))
     else:
-        yield Finding(level="ok", subject=f"event log {opened.label}", message="readable, and complete below its horizon")
+        yield Finding(level="ok", subject=f"event log {opened.label}",
+                      message="readable, and complete below its horizon")
 
 
 def _tables(connection: Connection, registry: Registry) -> Iterator[Finding]:

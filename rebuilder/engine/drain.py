@@ -11,8 +11,10 @@ from rebuilder.engine.shadow import Shadow, check_writes
 
 
 def drain(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay) -> None:
-    """Apply the remaining events: ``inline`` and ``own`` to all that is visible, since what is still open applies itself
-    to the new live; a followed projection only to the horizon, or what is in flight would be lost for its follower.
+    """Apply the remaining events.
+
+    ``inline`` and ``own`` to all that is visible, since what is still open applies itself to the new live; a followed
+    projection only to the horizon, or what is in flight would be lost for its follower.
 
     No page that was read before the fence is used: its statement could not see what was committed while we waited.
     """
@@ -53,4 +55,4 @@ def _to_checkpoint(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay) -> 
 def check_held(run: Run, fenced: Fenced) -> None:
     """Give the fence back when it has been held for as long as it may."""
     if fenced.held() > run.settings.fence_hold:
-        raise GiveBack(f"the fence was held for {fenced.held():.2f} s, more than the cap of {run.settings.fence_hold:g} s")
+        raise GiveBack(f"the fence was held for {fenced.held():.2f} s, the cap is {run.settings.fence_hold:g} s")

@@ -70,7 +70,7 @@ def compare(run: Run, connection: Connection, shadow: Shadow) -> list[Comparison
     return comparisons
 
 
-def settle_candidates(run: Run, connection: Connection, comparisons: list[Comparison]) -> None:
+def settle_candidates(connection: Connection, comparisons: list[Comparison]) -> None:
     """Look again, once the shadow has caught up with what live was then: who stands still really differs."""
     with translated("comparing live with the shadow"):
         for comparison in comparisons:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from psycopg import sql
@@ -64,7 +64,7 @@ class Attempt:
     why: str = ""
     began: float = 0.0
 
-    def __enter__(self) -> Attempt:
+    def __enter__(self) -> Self:
         self.mark = self.replay.mark()
         self.began = time.monotonic()
         self.run.attempts += 1
@@ -106,7 +106,7 @@ class Attempt:
         if run.projection.followed:
             self._limit(self.queue_ms or 1)
         if isinstance(feeding, ExternalCheckpoint):
-            run.main.execute(sql.SQL(feeding.lock))  # type: ignore[arg-type]
+            run.main.execute(sql.SQL(feeding.lock))
             return None
         if feeding == "async":
             row = run.main.execute(run.books.query("lock_checkpoint"), {
@@ -184,7 +184,8 @@ def _wait_for_small_tail(run: Run, shadow: Shadow, replay: Replay) -> None:
         if time.monotonic() - waited_since > fence_budget(run):
             raise errors.CannotCatchUp(
                 f"{tail} events lie above the horizon, more than fit under the fence, and stayed there for "
-                f"{time.monotonic() - waited_since:.0f} s. Live is as it was.", hint="repeat at a quieter time", rest=tail)
+                f"{time.monotonic() - waited_since:.0f} s. Live is as it was.",
+                hint="repeat at a quieter time", rest=tail)
         run.pause(0.01)
         one_round(run, shadow, replay)
 
@@ -201,7 +202,7 @@ def _turn(run: Run, replay: Replay, order: list[FenceLock], backoff: Backoff) ->
         run.pause(run.settings.fence_poll)
         looked = holders(run)
     run.blockers = tuple(blocker.to_json() for blocker in looked)
-    _fail_on_circle(run, looked)
+    _fail_on_circle(looked)
     _act_on_blockers(run, looked, backoff)
     if _evict_autovacuum(run) and not any(b.gid for b in looked):
         shortest, longest = run.settings.fence_queue_ms
@@ -226,7 +227,7 @@ def holders(run: Run) -> list[Blocker]:
     return list(seen.values())
 
 
-def _fail_on_circle(run: Run, looked: list[Blocker]) -> None:
+def _fail_on_circle(looked: list[Blocker]) -> None:
     circle = [blocker for blocker in looked if blocker.waiting_on_us]
     if circle:
         names = "; ".join(blocker.describe() for blocker in circle)
@@ -246,8 +247,8 @@ def _act_on_blockers(run: Run, looked: list[Blocker], backoff: Backoff) -> None:
             continue
         with translated(f"ending blocker {blocker.pid}"):
             run.ledger.connection.execute(
-                sql.SQL("SELECT {}(pid) FROM pg_stat_activity WHERE pid = %s AND backend_type = 'client backend'").format(
-                    sql.SQL(function)), (blocker.pid,))  # type: ignore[arg-type]
+                sql.SQL("SELECT {}(pid) FROM pg_stat_activity WHERE pid = %s AND backend_type = 'client backend'")
+                .format(sql.SQL(function)), (blocker.pid,))
         run.warn(f"As asked, {run.options.blockers} was sent to {blocker.describe()}.")
 
 

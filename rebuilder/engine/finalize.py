@@ -24,8 +24,12 @@ from rebuilder.store.sessions import Server, connect, is_lost
 
 
 def finalize(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay, findings: Findings) -> RebuildReport:
-    """Record and commit. Raises :class:`~rebuilder.errors.OutcomeUnknown` if the reply is lost and can't be asked for."""
-    main, position = run.main, (replay.horizon if run.projection.followed else max(replay.horizon, replay.position))
+    """Record and commit.
+
+    Raises :class:`~rebuilder.errors.OutcomeUnknown` if the reply is lost and can't be asked for.
+    """
+    main = run.main
+    position = replay.horizon if run.projection.followed else max(replay.horizon, replay.position)
     _record_owed(run, shadow)
     run.books.run(main, "settle_dead_letters", projection=run.projection.name, ticket=run.ticket,
                   positions=[raw.raw.position for raw in replay.dead.values()])
@@ -119,6 +123,7 @@ def _confirm(run: Run, report: RebuildReport, held: float) -> RebuildReport:
     except (errors.RebuilderError, pg.Error) as error:
         # The cut-over is committed: what failed now is told, not turned into a failure of the rebuild.
         run.warn(f"The rebuild is committed, but its aftermath failed: {error}")
-        report = replace(report, owed=(*report.owed, Owed("aftermath", str(error))), warnings=tuple(run.warnings), **changes)
+        owed = (*report.owed, Owed("aftermath", str(error)))
+        report = replace(report, owed=owed, warnings=tuple(run.warnings), **changes)
     return report
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from psycopg import sql
 
 from rebuilder.catalog import restore_positions, shadow_positions
-from rebuilder.catalog.blueprint import LiveTable
+from rebuilder.catalog.blueprint import Column, LiveTable
 from rebuilder.engine.run import Run
 from rebuilder.engine.shadow import Shadow
 from rebuilder.store.sessions import Connection, translated
@@ -97,18 +97,17 @@ def _chunks(run: Run, main: Connection, old: sql.Identifier, table: LiveTable,
             rows = max(_SMALLEST, int(rows * min(4.0, run.settings.freeze_chunk / size)))
 
 
-def _literal(key: list, values: tuple) -> sql.Composed:  # type: ignore[type-arg]
-    return sql.SQL(", ").join(
-        sql.SQL("{}::{}").format(sql.Literal(value), sql.SQL(column.type)) for column, value in
-        zip(key, values, strict=True))
+def _literal(key: list[Column], values: tuple[str, ...]) -> sql.Composed:
+    parts = [sql.SQL("{}::{}").format(sql.Literal(value), sql.SQL(column.type))
+             for column, value in zip(key, values, strict=True)]
+    return sql.SQL(", ").join(parts)
 
 
 def _rows_per_chunk(run: Run, main: Connection, old: sql.Identifier) -> int:
-    """A first guess from the table's size, to be corrected by each chunk."""
-    row = main.execute(sql.SQL("SELECT pg_table_size({}), (SELECT count(*) FROM (SELECT FROM {} LIMIT 10000) AS few)")
-                       .format(sql.Literal(old.as_string(main)), old)).fetchone()
+    """A first guess, to be corrected by each chunk."""
+    row = main.execute(sql.SQL("SELECT count(*) FROM (SELECT FROM {} LIMIT 10000) AS few").format(old)).fetchone()
     assert row is not None
-    size, few = row
+    few = int(row[0])
     if few < 10000:
         return max(_SMALLEST, few)
     return max(_SMALLEST, run.settings.freeze_chunk // 200)

@@ -19,7 +19,6 @@ from rebuilder.domain.projection import Projection
 from rebuilder.domain.registry import Registry
 from rebuilder.domain.upcasters import UpcastContext
 from rebuilder.errors import CutOverDuringTransaction, DefinitionError, RecipeOutdated, RefusedError
-from rebuilder.eventlog import TableLog
 from rebuilder.sql import load
 from rebuilder.store.ledger import Bookkeeping
 from rebuilder.store.sessions import Connection
@@ -58,7 +57,7 @@ class LiveTarget:
         return self._connection.cursor(row_factory=psycopg.rows.tuple_row)
 
 
-def project(connection: Any, events: Iterable[Event], registry: Registry, log: TableLog, books: Bookkeeping) -> None:
+def project(connection: Any, events: Iterable[Event], registry: Registry, books: Bookkeeping) -> None:
     """Apply events to the live tables of every inline projection that subscribes to them."""
     raw = driver_connection(connection)
     _check_transaction(raw)
@@ -127,8 +126,9 @@ def _check_transaction(connection: Connection) -> None:
 
 
 def _outside() -> DefinitionError:
-    return DefinitionError("The connection is in no transaction, so the event and its effect on live could be committed "
-                           "apart.", hint="append and project in one transaction: with connection.transaction(): ...")
+    return DefinitionError("The connection is in no transaction, so the event and its effect on live could be "
+                           "committed apart.",
+                           hint="append and project in one transaction: with connection.transaction(): ...")
 
 
 def _identifier(cursor: psycopg.Cursor[tuple[Any, ...]], name: str) -> sql.Identifier:
@@ -138,14 +138,16 @@ def _identifier(cursor: psycopg.Cursor[tuple[Any, ...]], name: str) -> sql.Ident
         # Above READ COMMITTED the catalog query is answered by the old snapshot, to_regclass by today's catalog.
         found = cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (name,)).fetchone()
         if found == (True,):
-            raise CutOverDuringTransaction(f"{name} was put in place after this transaction's snapshot was taken. "
-                                           "Nothing was written.", hint="repeat the transaction, as after SQLSTATE 40001")
+            raise CutOverDuringTransaction(
+                f"{name} was put in place after this transaction's snapshot was taken. Nothing was written.",
+                hint="repeat the transaction, as after SQLSTATE 40001")
         raise DefinitionError(f"Table {name} does not exist.", hint="create it, or correct tables=[...]", table=name)
     return sql.Identifier(*row)
 
 
 def _subscribes(projection: Projection, event: Event) -> bool:
-    return event.type in projection.types and (not projection.categories or event.category in projection.categories)
+    wanted = not projection.categories or event.category in projection.categories
+    return wanted and event.type in projection.types
 
 
 def _refuse_quarantined(connection: Connection, projection: Projection, events: Sequence[Event],
@@ -155,10 +157,10 @@ def _refuse_quarantined(connection: Connection, projection: Projection, events: 
                                              "streams": [event.stream for event in events]}).fetchall()
     held = set(rows) & {event.stream_id for event in events}
     if held:
-        tenant, category, stream = sorted(held)[0]
+        tenant, category, stream = min(held)
         name = "/".join(part for part in (tenant, category, stream) if part)
-        raise RefusedError(f"Stream {name} of {projection.name!r} is under quarantine: an earlier event of it is a dead "
-                           "letter, so later ones would be applied to a state with a hole. Nothing was written.",
+        raise RefusedError(f"Stream {name} of {projection.name!r} is under quarantine: an earlier event of it is a "
+                           "dead letter, so later ones would be applied to a state with a hole. Nothing was written.",
                            hint="see `rebuilder dead-letters list`; mend the handler and rebuild",
                            projection=projection.name, stream=stream)
 

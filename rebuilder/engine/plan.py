@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-
 from rebuilder import errors
 from rebuilder.catalog import preflight, read_blueprint
 from rebuilder.catalog.blueprint import Verdict
 from rebuilder.domain.blocker import Blocker
 from rebuilder.engine import fence, shadow
-from rebuilder.engine.price import Price, price_of
+from rebuilder.engine.price import Price, check_price, price_of
 from rebuilder.engine.run import Run
 from rebuilder.engine.state_lock import connect_run
 from rebuilder.eventlog import ReadPlan, Selection
@@ -82,11 +81,14 @@ def _plan(run: Run) -> Plan:
         run.blueprint = read_blueprint(run.ledger.connection, run.projection.tables,
                                        shape=run.projection.shape or None, run_id=shadow.run_id(run))
         state = run.books.run(run.ledger.connection, "read_state", projection=run.projection.name).fetchone()
-    for check in (lambda: preflight(run.blueprint, run.options.allow), lambda: shadow.check_price(run)):
-        try:
-            check()
-        except errors.RefusedError as error:
-            refused.append(error.to_json())
+    try:
+        preflight(run.blueprint, run.options.allow)
+    except errors.RefusedError as error:
+        refused.append(error.to_json())
+    try:
+        check_price(run)
+    except errors.RefusedError as error:
+        refused.append(error.to_json())
     live_version = state[1] if state else None
     if live_version is not None and live_version > run.projection.version and "downgrade" not in run.options.allow:
         refused.append({"error": "recipe-outdated", "message": f"Live was built with version {live_version}.",

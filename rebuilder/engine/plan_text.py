@@ -29,7 +29,8 @@ def plan_text(plan: Plan) -> str:
     lines += ["", "Owed after the commit:", *(f"  {text}" for text in plan.owed or ("nothing",))]
     lines += ["", *_price(plan)]
     if plan.read is not None:
-        how = f"by index {', '.join(plan.read.indexes)}" if plan.read.index_scan else "WITHOUT an index in reading order"
+        indexes = ", ".join(plan.read.indexes)
+        how = f"by index {indexes}" if plan.read.index_scan else "WITHOUT an index in reading order"
         lines += ["", f"The log is read {how}."]
         lines += [f"  faster with: {statement}" for statement in plan.read.advice]
     lines += ["", "In the way of the fence right now:"]
@@ -39,7 +40,8 @@ def plan_text(plan: Plan) -> str:
 
 def _price(plan: Plan) -> list[str]:
     price = plan.price
-    took = "unknown until a first rebuild" if price.estimated_seconds is None else f"about {price.estimated_seconds:.0f} s"
+    seconds = price.estimated_seconds
+    took = "unknown until a first rebuild" if seconds is None else f"about {seconds:.0f} s"
     limit = "" if price.slot_limit_bytes is None else f" (kept WAL limited to {_size(price.slot_limit_bytes)})"
     lines = [
         "The price of one transaction:",
@@ -54,7 +56,8 @@ def _price(plan: Plan) -> list[str]:
         lines.append("  wal_level is minimal: COMMIT syncs the whole table under the fence")
     if price.guarded_consumers:
         lines.append(f"  consumers of {', '.join(price.guarded_consumers)} stand still meanwhile")
-    lines += [f"  CREATE INDEX CONCURRENTLY ({each}) would wait for the whole run" for each in price.indexing_concurrently]
+    lines += [f"  CREATE INDEX CONCURRENTLY ({each}) would wait for the whole run"
+              for each in price.indexing_concurrently]
     return lines
 
 

@@ -69,6 +69,6 @@ def check_price(run: Run) -> None:
              "rebuild at a quiet time", columns=list(guarded))
     estimate = 2 * sum(table.bytes for table in run.blueprint.tables) + _WAL_PER_EVENT * row[8]
     if slots and limit is not None and estimate > limit:
-        trip(run, "long-transaction", f"the rebuild writes about {estimate // 2**20} MB of WAL, which {slots} replication "
-             f"slots must keep, and max_slot_wal_keep_size is {limit // 2**20} MB: they would be lost.",
+        trip(run, "long-transaction", f"the rebuild writes about {estimate // 2**20} MB of WAL, which {slots} "
+             f"replication slots must keep, and max_slot_wal_keep_size is {limit // 2**20} MB: they would be lost.",
              "raise max_slot_wal_keep_size", estimate=estimate, limit=limit)

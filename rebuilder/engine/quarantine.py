@@ -111,7 +111,6 @@ def _redo(run: Run, shadow: Shadow, replay: Replay, page: Sequence[RawEvent], fa
     while True:
         run.check()
         if is_lost(failure.error, run.main) or is_transient(failure.error):
-            assert isinstance(failure.error, psycopg.Error)
             raise translate(failure.error, f"applying {describe(failure.raw)}") from failure.error
         run.main.execute(_BACK)
         _quarantine(run, replay, failure)

@@ -32,7 +32,7 @@ class Findings:
 
     log: LogState
     comparisons: list[Comparison] = field(default_factory=list)
-    drift: Drift = Drift()
+    drift: Drift = field(default_factory=Drift)
     rows: dict[str, int] = field(default_factory=dict)
 
 
@@ -43,7 +43,7 @@ def check_before_fence(run: Run, shadow: Shadow, replay: Replay, findings: Findi
     check_count(run, replay)
     findings.comparisons = compare(run, run.main, shadow)
     one_round(run, shadow, replay)
-    settle_candidates(run, run.main, findings.comparisons)
+    settle_candidates(run.main, findings.comparisons)
     check_guards(run, run.main, findings.comparisons)
     findings.rows = {comparison.table.label: comparison.shadow_rows for comparison in findings.comparisons}
     check_live(run)
@@ -85,10 +85,10 @@ def check_live(run: Run) -> None:
                 changed=list(changed))
         now = current_closure(run.main, run.blueprint)
     if now != run.blueprint.closure:
-        changed = sorted(now ^ run.blueprint.closure)
+        moved = sorted(now ^ run.blueprint.closure)
         raise errors.LiveChanged(
-            f"Objects that depend on {_labels(run)} came or went during the run: {', '.join(changed)}. Live is as it "
-            "was.", hint="repeat: the next run takes them into account", changed=changed)
+            f"Objects that depend on {_labels(run)} came or went during the run: {', '.join(moved)}. Live is as it "
+            "was.", hint="repeat: the next run takes them into account", changed=moved)
 
 
 def _check_tail(run: Run, shadow: Shadow, replay: Replay) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
-import psycopg
-
 from rebuilder.domain.event import StreamId
 from rebuilder.engine import quarantine
 from rebuilder.engine.apply_sql import EventFailed, apply_events, describe, handler_failed
@@ -77,6 +75,5 @@ def apply_batch(run: Run, shadow: Shadow, events: Sequence[RawEvent]) -> None:
     except EventFailed as failure:
         run.check()  # a cancelled statement looks like a failed handler
         if is_lost(failure.error, run.main) or is_transient(failure.error):
-            assert isinstance(failure.error, psycopg.Error)
             raise translate(failure.error, f"applying {describe(failure.raw)}") from failure.error
         raise handler_failed(failure, run.projection) from failure.error

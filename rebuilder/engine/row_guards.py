@@ -42,7 +42,8 @@ def _shrink(run: Run, comparison: Comparison) -> None:
     live, shadow, table = comparison.live_rows, comparison.shadow_rows, comparison.table
     if 2 * shadow < live:
         trip(run, "shrink", f"{table.label} has {live} rows and would have {shadow}.",
-             "look whether the projection subscribes to all its event types", table=table.label, live=live, shadow=shadow)
+             "look whether the projection subscribes to all its event types",
+             table=table.label, live=live, shadow=shadow)
 
 
 def _null_column(run: Run, comparison: Comparison) -> None:

@@ -23,8 +23,8 @@ from rebuilder.store.sessions import Connection, Server, connect, prove_same_ser
 if TYPE_CHECKING:
     from rebuilder.catalog.blueprint import Blueprint
     from rebuilder.domain.projection import Projection
-    from rebuilder.domain.registry import Registry
     from rebuilder.domain.quarantine import Quarantine
+    from rebuilder.domain.registry import Registry
     from rebuilder.eventlog import OpenLog, Selection, TableLog
     from rebuilder.settings import Settings
 
@@ -91,7 +91,7 @@ class Run:
         self.blockers: tuple[dict[str, Any], ...] = ()
         self.longest_wait = 0.0
         self.held_back: list[Observation] | None = None
-        self.random = random.Random()  # noqa: S311 (jitter, not secrets)
+        self.random = random.Random()  # for jitter
         self._connections: list[tuple[str, Connection]] = []
         self._closers: list[Callable[[], None]] = []
         # Filled by the steps.
@@ -183,7 +183,7 @@ class Run:
         for observer in list(self.observers):
             try:
                 observer(seen)
-            except Exception as error:  # noqa: BLE001 (observers can't harm)
+            except Exception as error:
                 self.observers.remove(observer)
                 self.warn(f"An observer raised {type(error).__name__} and is not told any more.")
 

@@ -114,8 +114,9 @@ def create_shadow(run: Run, connection: Connection, blueprint: Blueprint) -> Sha
                 connection.execute(statement)
     except pg.InsufficientPrivilege as error:
         raise errors.MissingPrivilege(
-            f"Role {run.server.user!r} may not create schemas in database {run.server.database!r}, so there is no place "
-            "for the shadow.", hint=f'GRANT CREATE ON DATABASE "{run.server.database}" TO "{run.server.user}"') from error
+            f"Role {run.server.user!r} may not create schemas in database {run.server.database!r}, so there is no "
+            f"place for the shadow ({error.diag.message_primary}).",
+            hint=f'GRANT CREATE ON DATABASE "{run.server.database}" TO "{run.server.user}"') from error
     # Unqualified names of handlers hit the shadow; whatever else they name is found as before.
     connection.execute("SELECT set_config('search_path', %s || ', ' || current_setting('search_path'), true)",
                        (", ".join(work.values()),))
@@ -168,8 +169,8 @@ def check_writes(run: Run, shadow: Shadow, *, fenced: bool = False) -> None:
     live = {_quoted(table): table.label for table in run.blueprint.tables}
     names = ", ".join(outside)
     if set(outside) & set(live):
-        message = (f"A handler of {run.projection.name!r} wrote to the live table {names} instead of the shadow; all of "
-                   "it was rolled back.")
+        message = (f"A handler of {run.projection.name!r} wrote to the live table {names} instead of the shadow; all "
+                   "of it was rolled back.")
         hint = "name tables without a schema, or through target.table(name)"
     else:
         message = (f"A handler of {run.projection.name!r} wrote to {names}, which the projection does not declare; all "

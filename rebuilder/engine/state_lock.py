@@ -27,8 +27,8 @@ def lock_state(run: Run) -> None:
         with translated("locking the tables against another rebuild"):
             _lock_tables(run)
     for ticket, host, pid, since in run.ledger.close_abandoned():
-        run.warn(f"Ticket {ticket} of {host}, process {pid}, running since {since:%Y-%m-%d %H:%M:%S %Z}, was abandoned: "
-                 "its process is gone. It is closed as failed.")
+        run.warn(f"Ticket {ticket} of {host}, process {pid}, running since {since:%Y-%m-%d %H:%M:%S %Z}, was "
+                 "abandoned: its process is gone. It is closed as failed.")
     built_with = state[2]
     if built_with is not None and built_with > projection.version and "downgrade" not in run.options.allow:
         raise errors.RecipeOutdated(

@@ -79,7 +79,8 @@ def status_without_application(connection: Connection, books: Bookkeeping,
 def _status(connection: Connection, books: Bookkeeping, name: str, projection: Projection | None,
             log: OpenLog | None) -> ProjectionStatus:
     row = books.run(connection, "read_state", projection=name).fetchone()
-    generation, version, position, health, rebuilt_at, failure, _ = row or (0, None, None, "never_built", None, None, None)
+    never = (0, None, None, "never_built", None, None, None)
+    generation, version, position, health, rebuilt_at, failure, _ = row or never
     ticket = next((t for t in books.tickets(connection, name, limit=1) if t.stage is Stage.RUNNING), None)
     progress = books.progress(connection, ticket.id) if ticket else None
     high, lag = _lag(connection, books, projection, log)
@@ -113,7 +114,8 @@ def _lag(connection: Connection, books: Bookkeeping, projection: Projection | No
 def _alive(connection: Connection, ticket: Ticket) -> bool:
     """Whether the backend of the ticket's main transaction is still there."""
     name = f"rebuilder:{str(ticket.id)[:8]}:main"
-    return connection.execute("SELECT FROM pg_stat_activity WHERE application_name = %s", (name,)).fetchone() is not None
+    row = connection.execute("SELECT FROM pg_stat_activity WHERE application_name = %s", (name,)).fetchone()
+    return row is not None
 
 
 def _one(cursor: psycopg.Cursor[Any]) -> int:

@@ -49,6 +49,6 @@ def refuse_waiting_dump(run: Run) -> None:
 def _advance(run: Run, replay: Replay) -> None:
     feeding = run.projection.feeding
     if isinstance(feeding, ExternalCheckpoint):
-        run.main.execute(sql.SQL(feeding.advance), (replay.horizon,))  # type: ignore[arg-type]
+        run.main.execute(sql.SQL(feeding.advance), (replay.horizon,))
     elif feeding == "async":
         run.books.run(run.main, "advance_checkpoint", projection=run.projection.name, position=replay.horizon)

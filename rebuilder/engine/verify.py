@@ -83,8 +83,8 @@ def _upto(run: Run) -> int | None:
     """A followed live shows what lies below its checkpoint; the others all that is committed."""
     if run.projection.feeding_name == "external":
         raise errors.DefinitionError(
-            f"{run.projection.name!r} is fed by an external follower whose checkpoint rebuilder can't read, so there is "
-            "no position to verify it at.", hint="rebuild it instead: the report counts the drift")
+            f"{run.projection.name!r} is fed by an external follower whose checkpoint rebuilder can't read, so there "
+            "is no position to verify it at.", hint="rebuild it instead: the report counts the drift")
     if run.projection.feeding_name != "async":
         return None
     row = run.main.execute(run.books.query("read_checkpoint"), {

@@ -10,7 +10,8 @@ from typing import LiteralString
 
 from psycopg import sql
 
-Statement = sql.Composable
+Statement = sql.SQL | sql.Composed
+Name = sql.Identifier | sql.SQL | sql.Composed
 
 _STORAGE: dict[str, LiteralString] = {"p": "PLAIN", "e": "EXTERNAL", "m": "MAIN", "x": "EXTENDED"}
 _COMPRESSION: dict[str, LiteralString] = {"p": "pglz", "l": "lz4"}
@@ -63,7 +64,7 @@ def column(
     not_null: bool = False,
 ) -> Statement:
     """A column as CREATE TABLE takes it."""
-    parts: list[Statement] = [sql.Identifier(name), raw(type_text)]
+    parts: list[Name] = [sql.Identifier(name), raw(type_text)]
     if compression:
         parts.append(sql.SQL("COMPRESSION " + _COMPRESSION[compression]))
     if collation:
@@ -149,7 +150,7 @@ def owner_to(kind: LiteralString, name: sql.Identifier, owner: str) -> Statement
     return sql.SQL("ALTER " + kind + " {} OWNER TO {}").format(name, sql.Identifier(owner))
 
 
-def comment(kind: LiteralString, name: Statement, text: str | None) -> list[Statement]:
+def comment(kind: LiteralString, name: Name, text: str | None) -> list[Statement]:
     """COMMENT ON, or nothing when there is none."""
     if text is None:
         return []

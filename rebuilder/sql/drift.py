@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import LiteralString, cast
+from typing import LiteralString
 
 from psycopg import sql
 
@@ -103,14 +103,12 @@ class Pair:
     def _given(self) -> sql.Composed:
         """The relation of given keys, as texts."""
         aliases = sql.SQL(", ").join(sql.Identifier(f"k{n}") for n in range(len(self.key)))
-        return sql.SQL("unnest({}) AS k({})").format(sql.SQL(", ").join(sql.SQL("%s::text[]") for _ in self.key), aliases)
+        arrays = sql.SQL(", ").join(sql.SQL("%s::text[]") for _ in self.key)
+        return sql.SQL("unnest({}) AS k({})").format(arrays, aliases)
 
     def _match(self, side: LiteralString) -> sql.Composed:
         return sql.SQL(" AND ").join(
-            sql.SQL("{}.{} = k.{}::{}").format(sql.SQL(side), sql.Identifier(c.name), sql.Identifier(f"k{n}"), _type(c))
+            sql.SQL("{}.{} = k.{}::{}").format(sql.SQL(side), sql.Identifier(c.name), sql.Identifier(f"k{n}"),
+                                               sql.SQL(c.type))
             for n, c in enumerate(self.key))
 
-
-def _type(column: Compared) -> sql.SQL:
-    """The type as the catalog printed it."""
-    return sql.SQL(cast("LiteralString", column.type))

@@ -1,0 +1,1 @@
+"""The bookkeeping: one module per noun."""

@@ -23,8 +23,8 @@ def conninfo_of(source: Any) -> str:
         if engine.dialect.name != "postgresql":
             raise DefinitionError(f"The SQLAlchemy engine speaks {engine.dialect.name}; rebuilder works on PostgreSQL.")
         _, given = engine.dialect.create_connect_args(engine.url)
-        return libpq.make_conninfo(**{_SQLALCHEMY_NAMES.get(k, k): v for k, v in given.items()
-                                      if isinstance(v, str | int) and not isinstance(v, bool)})
+        return libpq.make_conninfo("", **{_SQLALCHEMY_NAMES.get(key, key): value for key, value in given.items()
+                                          if isinstance(value, str | int) and not isinstance(value, bool)})
     if isinstance(source, ConnectionPool):
         if callable(source.conninfo):
             raise DefinitionError("The pool makes its conninfo by a function, so rebuilder can't borrow it.",
@@ -48,4 +48,5 @@ def conninfo_of(source: Any) -> str:
 
 
 _LIBPQ = {"host", "hostaddr", "port", "dbname", "user", "password", "passfile", "sslmode", "sslcert", "sslkey",
-          "sslrootcert", "options", "service", "target_session_attrs", "connect_timeout", "channel_binding", "gssencmode"}
+          "sslrootcert", "options", "service", "target_session_attrs", "connect_timeout", "channel_binding",
+          "gssencmode"}

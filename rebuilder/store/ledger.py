@@ -27,7 +27,7 @@ _QUERIES = load("queries")
 
 
 def host() -> str:
-    """This machine's name, as others will read it in a ticket."""
+    """The machine's name, as others will read it in a ticket."""
     return socket.gethostname()
 
 
@@ -69,8 +69,10 @@ class Bookkeeping:
     def progress(self, connection: Connection, ticket: UUID) -> Progress | None:
         """How far a ticket is."""
         row = self.run(connection, "progress", ticket=ticket).fetchone()
-        return row and Progress(Phase(row[0]), *row[1:7], blockers=tuple(row[7]), cancel_requested=row[8],
-                                position=row[9])
+        if row is None:
+            return None
+        phase, done, total, rate, eta, attempts, age, blockers, cancel, position = row
+        return Progress(Phase(phase), done, total, rate, eta, attempts, age, tuple(blockers), cancel, position)
 
 
 class Ledger:

@@ -33,11 +33,11 @@ def connect(conninfo: str, *, role: str, ticket: str = "", autocommit: bool = Fa
     Raises :class:`~rebuilder.errors.ConnectionLost` or :class:`~rebuilder.errors.MissingPrivilege`.
     """
     name = ":".join(part for part in ("rebuilder", ticket, role) if part)
-    given = libpq.conninfo_to_dict(conninfo)
-    defaults = {key: value for key, value in _DEFAULTS.items() if key not in given}
     with translated("connecting"):
-        connection = psycopg.connect(conninfo, autocommit=autocommit, application_name=name[:63],
-                                     client_encoding="utf8", **defaults)
+        parts = {**_DEFAULTS, **libpq.conninfo_to_dict(conninfo), "application_name": name[:63],
+                 "client_encoding": "utf8"}
+        ours = libpq.make_conninfo("", **parts)
+        connection = psycopg.connect(ours, autocommit=autocommit)
     # A role's defaults must not reach us: each transaction says what it is.
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     connection.read_only = False
@@ -97,8 +97,9 @@ def prove_same_server(connection: Connection, main: Server) -> None:
 def begin(connection: Connection, server: Server, *, lock_timeout_ms: int = 0) -> None:
     """Begin the main transaction and override what a role's settings would do to it."""
     connection.execute(
-        "SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),"
-        " set_config('lock_timeout', %s, true), set_config('row_security', 'off', true),"
+        "SELECT set_config('statement_timeout', '0', true),"
+        " set_config('idle_in_transaction_session_timeout', '0', true), set_config('lock_timeout', %s, true),"
+        " set_config('row_security', 'off', true),"
         " set_config('DateStyle', 'ISO, MDY', true), set_config('IntervalStyle', 'postgres', true),"
         " set_config('default_tablespace', '', true), set_config('default_table_access_method', 'heap', true)",
         (f"{lock_timeout_ms}ms",))
@@ -154,32 +155,37 @@ def translated(doing: str) -> Iterator[None]:
         raise translate(error, doing) from error
 
 
-def translate(error: psycopg.Error, doing: str) -> errors.RebuilderError:
+def translate(error: BaseException, doing: str) -> errors.RebuilderError:
     """The error of ours that a driver error becomes; ``doing`` says what was being done."""
-    state, text = error.sqlstate, _first_line(error)
-    fields: dict[str, Any] = {"sqlstate": state} if state else {}
+    if not isinstance(error, psycopg.Error):
+        return errors.RebuildError(f"While {doing}: {type(error).__name__}: {error}.")
+    kind, what, hint = _meaning(error, doing)
+    fields: dict[str, Any] = {"sqlstate": error.sqlstate} if error.sqlstate else {}
+    return kind(f"While {doing}: {what}{_first_line(error)}.", hint=hint, **fields)
+
+
+def _meaning(error: psycopg.Error, doing: str) -> tuple[type[errors.RebuilderError], str, str | None]:
+    """Our class for a driver error, words before the server's own, and what to do next."""
+    found: tuple[type[errors.RebuilderError], str, str | None]
     match error:
         case pg.InsufficientPrivilege():
-            return errors.MissingPrivilege(f"While {doing}: {text}.", hint="run `rebuilder doctor`, which prints the "
-                                           "GRANTs that are missing", **fields)
+            found = errors.MissingPrivilege, "", "run `rebuilder doctor`, which prints the GRANTs that are missing"
         case pg.ReadOnlySqlTransaction():
-            return errors.UnsupportedServer(f"While {doing}: the server takes no writes ({text}).",
-                                            hint="connect to the primary", **fields)
+            found = errors.UnsupportedServer, "the server takes no writes: ", "connect to the primary"
         case pg.UndefinedTable() if "bookkeeping" in doing:
-            return errors.NotInstalled("The bookkeeping schema is not installed in this database.",
-                                       hint="run `rebuilder install`", **fields)
+            found = errors.NotInstalled, "the bookkeeping is not installed: ", "run `rebuilder install`"
         case pg.InvalidPassword() | pg.InvalidAuthorizationSpecification():
-            return errors.MissingPrivilege(f"While {doing}: {text}.", hint="check user, password and pg_hba.conf",
-                                           **fields)
+            found = errors.MissingPrivilege, "", "check user, password and pg_hba.conf"
         case pg.InvalidCatalogName():
-            return errors.ConnectionLost(f"While {doing}: {text}.", hint="check the database's name in the DSN", **fields)
+            found = errors.ConnectionLost, "", "check the database's name in the DSN"
         case pg.LockNotAvailable() | pg.DeadlockDetected() | pg.SerializationFailure():
-            return errors.NotNow(f"While {doing}: {text}.", hint="repeat; nothing was changed", **fields)
+            found = errors.NotNow, "", "repeat; nothing was changed"
         case psycopg.OperationalError() if is_lost(error):
-            return errors.ConnectionLost(f"While {doing}: the connection to the server was lost ({text}).",
-                                         hint="live is as it was; repeat when the server answers", **fields)
+            found = (errors.ConnectionLost, "the connection to the server was lost: ",
+                     "live is as it was; repeat when the server answers")
         case _:
-            return errors.RebuildError(f"While {doing}: {text}.", **fields)
+            found = errors.RebuildError, "", None
+    return found
 
 
 def _first_line(error: psycopg.Error) -> str:
