@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from psycopg import sql
-from psycopg.adapt import Buffer, Loader
-from psycopg.pq import Format
 
 from rebuilder.domain.event import Event
 from rebuilder.errors import LogChanged, LogDefinitionError, RefusedError
 from rebuilder.eventlog import horizon, read_plan, state
-from rebuilder.eventlog.decoding import decode_event
+from rebuilder.eventlog.decoding import Decoders, decode_event
 from rebuilder.eventlog.horizon import Horizon
 from rebuilder.eventlog.looking import reading
 from rebuilder.eventlog.raw_event import Key, RawEvent
@@ -52,6 +50,7 @@ class OpenLog:
     sequence: PositionSequence | None
     """What gives positions; None only where completeness is ``count``."""
     statements: Statements
+    decoders: Decoders
 
     @property
     def label(self) -> str:
@@ -103,7 +102,7 @@ class OpenLog:
 
     def decode(self, raw: RawEvent, *, replaying: bool) -> Event:
         """The event a row stands for; :class:`~rebuilder.eventlog.DecodeError` names the one that can't be read."""
-        return decode_event(self.definition.decoders(), raw, replaying=replaying)
+        return decode_event(self.decoders, raw, replaying=replaying)
 
     def horizon(self, connection: psycopg.Connection[Any], *, own_pids: Collection[int]) -> Horizon:
         """How far the log is complete once the horizon's pending transactions have ended. Two statements."""
@@ -138,34 +137,14 @@ class OpenLog:
         make: Callable[[Sequence[Any]], RawEvent] = (
             (lambda row: RawEvent((row[0], row[4]), *row)) if self.statements.by_tenant
             else (lambda row: RawEvent((row[0],), *row)))
-        with reading(connection), connection.cursor(binary=True, row_factory=lambda _: make) as cursor:
-            cursor.adapters.register_loader("json", _RawJson)
-            cursor.adapters.register_loader("jsonb", _RawJsonb)
-            with _explained(self):
-                # Not prepared: a kept plan fails after DDL on the log, and poolers lose it.
-                return cursor.execute(statement, prepare=False).fetchall()
+        cursor = connection.cursor(binary=True, row_factory=lambda _: make)
+        with reading(connection), cursor, _explained(self):
+            # Not prepared: a kept plan fails after DDL on the log, and poolers lose it.
+            return cursor.execute(statement, prepare=False).fetchall()
 
     def _fetch(self, connection: psycopg.Connection[Any], statement: sql.Composed) -> list[tuple[Any, ...]]:
         with reading(connection), connection.cursor() as cursor, _explained(self):
             return cursor.execute(statement, prepare=False).fetchall()
-
-
-class _RawJson(Loader):
-    """JSON as the bytes it is, to be decoded when the event's turn comes."""
-
-    format = Format.BINARY
-
-    def load(self, data: Buffer) -> bytes:
-        return self._utf8(bytes(data))
-
-    def _utf8(self, data: bytes) -> bytes:
-        encoding = self.connection.info.encoding if self.connection else "utf-8"
-        return data if encoding in ("utf-8", "ascii") else data.decode(encoding).encode()
-
-
-class _RawJsonb(_RawJson):
-    def load(self, data: Buffer) -> bytes:
-        return self._utf8(bytes(data)[1:])  # without the format's version byte
 
 
 @contextmanager

@@ -35,7 +35,8 @@ def open_log(definition: TableLog, connection: psycopg.Connection[Any]) -> OpenL
         source, position_sequence = _origin(definition, connection, table, bases)
         by_tenant = _by_tenant(definition, connection, source)
         log = OpenLog(
-            definition=definition, relation=table, roots=tuple(base.oid for base in bases), source=source,
+            definition=definition, decoders=definition.decoders(), relation=table,
+            roots=tuple(base.oid for base in bases), source=source,
             sequence=position_sequence,
             statements=_statements(definition, connection, table, source, types, by_tenant=by_tenant))
         _check_positions(log, connection)
@@ -96,8 +97,9 @@ def _statements(definition: TableLog, connection: psycopg.Connection[Any], table
     rendered: dict[str, sql.Composable] = {role: render(value) for role, value in definition.columns.items()}
     as_text: dict[str, sql.Composable] = {role: sql.SQL("{}::text").format(rendered[role])
                for role in ("stream", "type", "category", "tenant") if role in rendered}
-    payloads: dict[str, sql.Composable] = {role: sql.SQL("convert_to({}, 'UTF8')").format(rendered[role])
-                for role in ("data", "metadata") if types.get(role) in ("text", "varchar", "bpchar")}
+    # UTF-8 whatever the client's encoding; and bytes are what the driver loads fastest.
+    payloads: dict[str, sql.Composable] = {role: sql.SQL("convert_to({}::text, 'UTF8')").format(rendered[role])
+                for role in ("data", "metadata") if role in rendered and types[role] != "bytea"}
     comparable: dict[str, sql.Composable] = {role: rendered[role] if types[role] in _TEXT else as_text[role]
                   for role in ("type", "category") if role in rendered}
     filters = [] if definition.only is None else [sql.SQL("({})").format(fragment(definition.only))]

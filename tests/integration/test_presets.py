@@ -122,7 +122,8 @@ def test_akka(db):
 
 def test_axon(db):
     db.execute("""CREATE TABLE DomainEventEntry (globalIndex bigserial NOT NULL,
-        aggregateIdentifier varchar(255) NOT NULL, sequenceNumber bigint NOT NULL, type varchar(255), eventIdentifier varchar(255) NOT NULL,
+        aggregateIdentifier varchar(255) NOT NULL, sequenceNumber bigint NOT NULL, type varchar(255),
+        eventIdentifier varchar(255) NOT NULL,
         metaData bytea,
         payload bytea NOT NULL, payloadRevision varchar(255), payloadType varchar(255) NOT NULL,
         timeStamp varchar(255) NOT NULL, PRIMARY KEY (globalIndex), UNIQUE (aggregateIdentifier, sequenceNumber),
