@@ -95,9 +95,9 @@ class Rebuilder:
         """What a rebuild would do: verdicts, statements, locks in order, price, who would be in the way now."""
         return make_plan(self._run(self.registry.get(name), Options(allow=_allowed(allow)), None, None))
 
-    def verify(self, name: str, *, stop: StopToken | None = None) -> VerifyReport:
+    def verify(self, name: str, *, stop: StopToken | None = None, observer: Observer | None = None) -> VerifyReport:
         """Replay the log beside live, compare, and roll back: log, live and checkpoint as of one instant."""
-        return verify(self._run(self.registry.get(name), Options(), stop, None))
+        return verify(self._run(self.registry.get(name), Options(), stop, observer))
 
     def status(self, name: str | None = None) -> list[ProjectionStatus]:
         """How each projection (or one) is: health, position, lag, the running ticket, what is owed."""

@@ -129,14 +129,14 @@ WHERE scope = %(scope)s AND projection = %(projection)s AND resolved_at IS NULL
 
 -- dead_letters: the open ones of a projection, in position order
 SELECT id, position, tenant, category, stream, stream_version, type, cause, policy, error_class, sqlstate, message,
-       ticket, attempts, in_live, created_at
+       ticket, attempts, in_live, created_at, projection
 FROM {s}.dead_letter
 WHERE scope = %(scope)s AND (%(projection)s::text IS NULL OR projection = %(projection)s) AND resolved_at IS NULL
 ORDER BY projection, position LIMIT %(limit)s
 
 -- dead_letter: one whole
 SELECT id, position, tenant, category, stream, stream_version, type, cause, policy, error_class, sqlstate, message,
-       ticket, attempts, in_live, created_at, traceback, data, projection, resolved_at, resolution
+       ticket, attempts, in_live, created_at, projection, traceback, data, resolved_at, resolution
 FROM {s}.dead_letter WHERE scope = %(scope)s AND id = %(id)s
 
 -- count_dead_letters: events missing in live
