@@ -39,15 +39,19 @@ class SqlTarget:
     def __init__(self, connection: Connection, tables: Mapping[str, sql.Identifier]) -> None:
         self._connection = connection
         self._tables = tables
-        self._queued: list[tuple[psycopg.Cursor[Any], RawEvent]] = []
+        # One cursor per statement of a batch, used again by the next one: a cursor knows how its parameters are adapted,
+        # and one that is still without a result tells which statement failed.
+        self._cursors: list[psycopg.Cursor[Any]] = []
+        self._queued: list[RawEvent | None] = []
         self.raw: RawEvent | None = None
 
     def execute(self, statement: Any, params: Any = None) -> None:
         """Queue a statement. There is no row count: it has not run yet when this returns."""
-        cursor = self._connection.cursor()
-        if self.raw is not None:
-            self._queued.append((cursor, self.raw))
-        cursor.execute(statement, params)
+        place = len(self._queued)
+        if place == len(self._cursors):
+            self._cursors.append(self._connection.cursor())
+        self._queued.append(self.raw)
+        self._cursors[place].execute(statement, params)
 
     def fetch_one(self, statement: Any, params: Any = None) -> tuple[Any, ...] | None:
         """Run a statement, and all queued before it; its first row."""
@@ -67,7 +71,7 @@ class SqlTarget:
         return self._tables[name]
 
     def _last(self) -> psycopg.Cursor[Any]:
-        return self._queued[-1][0]
+        return self._cursors[len(self._queued) - 1]
 
     def forget(self) -> None:
         """A batch begins or ends."""
@@ -76,7 +80,8 @@ class SqlTarget:
 
     def culprit(self) -> RawEvent | None:
         """The event whose statement was the first without a result: what failed, in a pipeline."""
-        return next((raw for cursor, raw in self._queued if cursor.pgresult is None), None)
+        pairs = zip(self._cursors, self._queued, strict=False)
+        return next((raw for cursor, raw in pairs if cursor.pgresult is None), None)
 
 
 Lift = Callable[["RawEvent"], Event]
