@@ -41,6 +41,8 @@ def finalize(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay, findings:
     # With a synchronous standby the COMMIT would wait for it with the fence held; the ledger waits instead.
     main.execute("SET LOCAL synchronous_commit = local")
     run.seam.reach("before commit", run)
+    # A cancel that was answered must not be followed by a commit, though no heartbeat has come since.
+    run.hear(main)
     run.check()
     run.committing = True
     _commit(run, shadow)

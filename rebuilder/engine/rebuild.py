@@ -88,6 +88,9 @@ def _failure(run: Run, error: BaseException) -> BaseException:
     if run.lost is not None:
         return run.lost
     if isinstance(error, psycopg.Error | errors.RebuilderError):
+        # `cancel` ends the running statement at once; why, the next heartbeat would have said.
+        with suppress(errors.RebuilderError, psycopg.Error):
+            run.hear()
         try:
             run.check()
         except errors.RebuilderError as asked:

@@ -219,6 +219,17 @@ class Run:
                 f"The rebuild of {self.projection.name!r} passed its deadline of {self.options.deadline:g} s in phase "
                 f"{self.phase}; live is as it was.", hint="raise the deadline, or repeat at a quieter time")
 
+    def hear(self, connection: Connection | None = None) -> None:
+        """Look whether somebody asked for the end elsewhere: the next heartbeat may come too late to say so."""
+        if not self.generation or self.stop.requested:
+            return
+        if connection is not None:
+            asked = self.books.run(connection, "cancel_requested", ticket=self.ticket).fetchone() == (True,)
+        else:
+            asked = self.ledger.cancel_requested(self.ticket)
+        if asked:
+            self.stop.request("rebuilder cancel")
+
     def pause(self, seconds: float) -> None:
         """Wait, but not through a request to stop."""
         self.stop.wait(seconds)

@@ -92,6 +92,9 @@ FROM {s}.rebuild_ticket t
 WHERE p.ticket = t.ticket AND t.ticket = %(ticket)s AND t.stage = 'running'
 RETURNING t.backend_pid
 
+-- cancel_requested: whether somebody asked for a run's end
+SELECT cancel_requested_at IS NOT NULL FROM {s}.ticket_progress WHERE ticket = %(ticket)s
+
 -- tickets: the last rebuilds, newest first
 SELECT t.ticket, t.projection, t.generation, t.version, t.stage, t.host, t.pid, t.requested_at, t.updated_at,
        t.started_at, t.finished_at, t.failure_code, t.failure, t.report, t.reason, t.note, t.actor

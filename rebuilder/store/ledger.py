@@ -117,6 +117,10 @@ class Ledger:
                            eta=progress.eta, attempts=progress.attempts, blockers=Jsonb(list(progress.blockers)))
         return bool(rows and rows[0][0])
 
+    def cancel_requested(self, ticket: UUID) -> bool:
+        """Whether somebody asked for the end of the run."""
+        return self._write("cancel_requested", ticket=ticket) == [(True,)]
+
     def close(self, ticket: UUID, error: BaseException, details: dict[str, Any]) -> None:
         """Record after the rollback why the run ended."""
         cancelled = isinstance(error, errors.RebuildCancelled)
