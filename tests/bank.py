@@ -43,7 +43,8 @@ WITH closed AS (
 )
 SELECT e.stream AS id,
        (array_agg(e.data ->> 'owner' ORDER BY e.id DESC) FILTER (WHERE e.data ? 'owner'))[1] AS owner,
-       coalesce(sum((e.data ->> 'amount')::bigint * CASE e.type WHEN 'Withdrawn' THEN -1 ELSE 1 END), 0)::bigint AS balance,
+       coalesce(sum((e.data ->> 'amount')::bigint * CASE e.type WHEN 'Withdrawn' THEN -1 ELSE 1 END), 0)::bigint
+           AS balance,
        count(*)::int AS changes
 FROM {events} e LEFT JOIN closed c ON c.stream = e.stream
 WHERE e.category = 'account' AND e.type = ANY ('{{AccountOpened,OwnerRenamed,Deposited,Withdrawn}}')
@@ -66,7 +67,8 @@ def make_handlers() -> SqlHandlers:
     def moved(event: Event, target: Target) -> None:
         amount = event.data["amount"] if event.type == "Deposited" else -event.data["amount"]
         target.execute("INSERT INTO account_balance AS b (id, balance, changes) VALUES (%s, %s, 1)"
-                       " ON CONFLICT (id) DO UPDATE SET balance = b.balance + excluded.balance, changes = b.changes + 1",
+                       " ON CONFLICT (id) DO UPDATE"
+                       " SET balance = b.balance + excluded.balance, changes = b.changes + 1",
                        (event.stream, amount))
 
     @handlers.on("AccountClosed")
@@ -131,7 +133,7 @@ def append_many(connection: Connection, events: int, *, accounts: int = 10) -> N
 
 def replay_in_sql(connection: Connection, events: str = "events") -> list[tuple[Any, ...]]:
     """The rows that a replay of the whole log makes, computed by the server, in order of their id."""
-    return connection.execute(TRUTH.format(events=events) + " ORDER BY 1").fetchall()  # type: ignore[arg-type]
+    return connection.execute(TRUTH.format(events=events) + " ORDER BY 1").fetchall()
 
 
 def rows_of(connection: Connection, table: str = "account_balance") -> list[tuple[Any, ...]]:
@@ -146,8 +148,8 @@ def assert_equal_to_replay(connection: Connection, table: str = "account_balance
     columns = "id, owner, balance, changes"
     statement = (f"(SELECT 'lost' AS what, * FROM (({truth}) EXCEPT ALL SELECT {columns} FROM {name}) AS a)"
                  f" UNION ALL (SELECT 'invented', * FROM (SELECT {columns} FROM {name} EXCEPT ALL ({truth})) AS b)")
-    differences = connection.execute(statement).fetchall()  # type: ignore[arg-type]
+    differences = connection.execute(statement).fetchall()
     assert differences == []
-    row = connection.execute(f"SELECT count(*) FROM {name}").fetchone()  # type: ignore[arg-type]
+    row = connection.execute(f"SELECT count(*) FROM {name}").fetchone()
     assert row is not None
     return int(row[0])
