@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import psycopg
+
 from rebuilder import errors
 from rebuilder.domain.blocker import Blocker
 from rebuilder.engine import quarantine
@@ -145,7 +147,8 @@ def count_ahead(run: Run) -> None:
     """Count the events in the background, for progress and ETA, without holding up the first batch."""
 
     def count() -> None:
-        with suppress(errors.RebuilderError):  # told by the run itself, if the server is gone
+        # If the server is gone the run itself tells; when the run ends first, nobody misses the number.
+        with suppress(errors.RebuilderError, psycopg.Error):
             connection = run.open("count", autocommit=True)
             with translated("counting the events"):
                 run.events_total = run.log.count(connection, run.selection)
@@ -157,6 +160,9 @@ def count_ahead(run: Run) -> None:
 
 
 def _end(thread: threading.Thread, run: Run) -> None:
-    for connection in run.connections("count"):
-        connection.cancel_safe(timeout=2)
-    thread.join()
+    # A cancel that comes before the statement is lost: the thread may still be connecting.
+    while thread.is_alive():
+        for connection in run.connections("count"):
+            with suppress(psycopg.Error):
+                connection.cancel_safe(timeout=2)
+        thread.join(0.05)
