@@ -117,7 +117,7 @@ CREATE TABLE {schema}.owed (
     done_at TIMESTAMP WITH TIME ZONE,
     last_error TEXT,
     PRIMARY KEY (id),
-    CONSTRAINT owed_kind CHECK (kind IS NOT NULL AND kind IN ('validate-constraint', 'add-constraint', 'drop-constraint', 'drop-retired')),
+    CONSTRAINT owed_kind CHECK (kind IS NOT NULL AND kind IN ('validate-constraint', 'add-constraint', 'drop-retired-constraint', 'drop-retired')),
     CONSTRAINT owed_ticket FOREIGN KEY(ticket) REFERENCES {schema}.rebuild_ticket (ticket)
 );
 

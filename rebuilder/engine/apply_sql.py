@@ -39,8 +39,8 @@ class SqlTarget:
     def __init__(self, connection: Connection, tables: Mapping[str, sql.Identifier]) -> None:
         self._connection = connection
         self._tables = tables
-        # One cursor per statement of a batch, used again by the next one: a cursor knows how its parameters are adapted,
-        # and one that is still without a result tells which statement failed.
+        # One cursor per statement of a batch, used again by the next: it knows how its parameters are adapted, and
+        # one that is still without a result tells which statement failed.
         self._cursors: list[psycopg.Cursor[Any]] = []
         self._queued: list[RawEvent | None] = []
         self.raw: RawEvent | None = None

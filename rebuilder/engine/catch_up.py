@@ -20,7 +20,7 @@ from rebuilder.engine.shadow import Shadow, check_writes
 from rebuilder.store.sessions import translated
 
 if TYPE_CHECKING:
-    from rebuilder.eventlog import Horizon, RawEvent
+    from rebuilder.eventlog import Horizon, Key, RawEvent
 
 
 def catch_up(run: Run, shadow: Shadow, replay: Replay) -> None:
@@ -68,13 +68,13 @@ def settle(run: Run) -> Horizon:
     """
     began, told = time.monotonic(), False
     budget = fence_budget(run)
-    with translated("taking the horizon of the log"):
-        horizon = run.log.horizon(run.reopened_reader(), own_pids=run.own_pids)
-        while not horizon.settled(run.reader):
+    with translated("taking the horizon of the log"), run.reading() as reader:
+        horizon = run.log.horizon(reader, own_pids=run.own_pids)
+        while not horizon.settled(reader):
             waited = time.monotonic() - began
             if waited > 1.0 and not told:
                 told = True
-                blockers = horizon.blockers(run.reader)
+                blockers = horizon.blockers(reader)
                 run.blockers = tuple(b.to_json() for b in blockers)
                 run.observe("waiting", "The horizon stands still: " + "; ".join(b.describe() for b in blockers),
                             blockers=list(run.blockers))
@@ -82,7 +82,7 @@ def settle(run: Run) -> Horizon:
                 if waiting:
                     raise _blocked(waiting, waited, "It waits for this run itself, so waiting would never end.")
             if waited > budget:
-                raise _blocked(horizon.blockers(run.reader), waited, "")
+                raise _blocked(horizon.blockers(reader), waited, "")
             run.pause(run.settings.horizon_poll if waited < 1 else 0.1)
     if told:
         run.blockers = ()
@@ -115,17 +115,20 @@ def rest_that_fits(run: Run) -> int:
 def pages_ahead(run: Run, replay: Replay, upto: int) -> Iterator[list[RawEvent]]:
     """The pages up to a settled horizon, the next one being read while the caller applies this one."""
     limit = run.settings.batch
+
+    def load(after: Key | None) -> list[RawEvent]:
+        with run.reading() as reader:
+            return run.log.page(reader, run.selection, after=after, upto=upto, limit=limit)
+
     with ThreadPoolExecutor(1, thread_name_prefix="rebuilder reader") as pool:
-        after = replay.cursor
-        coming = pool.submit(run.log.page, run.reader, run.selection, after=after, upto=upto, limit=limit)
+        coming = pool.submit(load, replay.cursor)
         while True:
             with translated("reading the event log"):
                 page = coming.result()
             if not page:
                 return
             if len(page) == limit:
-                coming = pool.submit(run.log.page, run.reader, run.selection, after=page[-1].key, upto=upto,
-                                     limit=limit)
+                coming = pool.submit(load, page[-1].key)
             yield page
             if len(page) < limit:
                 return

@@ -44,7 +44,8 @@ def settle_owed(ledger: Ledger, name: str | None, *, all_kept: bool = False) -> 
         if not due and not (all_kept and kind == "drop-retired"):
             looked.append(Cleaned(kind=kind, label=label, done=False, due=due_at.isoformat()))
             continue
-        error = _settle(ledger.connection, kind, label, statement)
+        with ledger.using() as connection:
+            error = _settle(connection, kind, label, statement)
         if error is None:
             ledger.owed_done(id_)
         else:
@@ -96,7 +97,8 @@ def _drop_work_schemas(connection: Connection, books: Bookkeeping, name: str | N
 def _settle(connection: Connection, kind: str, label: str, statement: str) -> str | None:
     try:
         with connection.transaction():
-            connection.execute("SELECT set_config('lock_timeout', %s, true),"
+            # Owed statements are qualified; a search_path could only put something before pg_catalog.
+            connection.execute("SELECT set_config('lock_timeout', %s, true), set_config('search_path', '', true),"
                                " set_config('statement_timeout', '0', true)", (_LOCK_TIMEOUT,))
             if kind == "drop-retired":
                 _drop_retired(connection, schema=statement, table=label[len(statement) + 1:])

@@ -30,7 +30,8 @@ def drain(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay) -> None:
 
 def _to_the_end(run: Run, shadow: Shadow, replay: Replay) -> None:
     most = max(rest_that_fits(run) * 2, 10)
-    tail = run.log.tail(run.reader, run.selection, above=replay.horizon, limit=most + 1)
+    with run.reading() as reader:
+        tail = run.log.tail(reader, run.selection, above=replay.horizon, limit=most + 1)
     if len(tail) > most:
         raise GiveBack(f"more than {most} events came while the fence was being taken")
     apply_page(run, shadow, replay, tail)
@@ -44,7 +45,8 @@ def _to_checkpoint(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay) -> 
     """A follower ran on meanwhile: its checkpoint, a settled horizon too, must not run backwards."""
     goal = max(replay.horizon, fenced.checkpoint or 0)
     while goal > replay.horizon:
-        page = run.log.page(run.reader, run.selection, after=replay.cursor, upto=goal, limit=run.settings.batch)
+        with run.reading() as reader:
+            page = run.log.page(reader, run.selection, after=replay.cursor, upto=goal, limit=run.settings.batch)
         apply_page(run, shadow, replay, page)
         check_held(run, fenced)
         if len(page) < run.settings.batch:

@@ -7,7 +7,7 @@ queues behind nobody and so stops nobody, and one that queues, which gets past r
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -107,6 +107,8 @@ class Attempt:
             self._limit(self.queue_ms or 1)
         if isinstance(feeding, ExternalCheckpoint):
             run.main.execute(sql.SQL(feeding.lock))
+            held = run.main.execute(_QUERIES["outside_locks"], {"inside": [run.settings.schema]}).fetchall()
+            run.checkpoint_tables = frozenset(oid for oid, *_ in held)
             return None
         if feeding == "async":
             row = run.main.execute(run.books.query("lock_checkpoint"), {
@@ -136,27 +138,59 @@ class Attempt:
         return True
 
 
-def attempts(run: Run, shadow: Shadow, replay: Replay) -> Iterator[Attempt]:
-    """Attempts until one succeeds or the budget ends; before each turn the run catches up, and freezes if it is time.
+def attempts(run: Run, shadow: Shadow, replay: Replay, refresh: Callable[[], None]) -> Iterator[Attempt]:
+    """Attempts until one succeeds or the budget ends; before each turn the run catches up, and freezes and compares
+    (``refresh``) if it is time.
 
     Raises :class:`~rebuilder.errors.FenceNotAcquired` naming who is in the way.
     """
     backoff = Backoff(budget=fence_budget(run), started=time.monotonic(), random=run.random.random)
     order = list(run.blueprint.locks)
+    in_way = InWay(backoff.started)
     last = ""
     while True:
+        refresh()
         _come_close(run, shadow, replay)
-        for attempt in _turn(run, replay, order, backoff):
+        for attempt in _turn(run, replay, order, backoff, in_way):
             yield attempt
             last = attempt.why or last
+            in_way.saw([attempt.failed_on.role] if attempt.failed_on else [])
             if attempt.failed_on is not None and attempt.failed_on in order:
                 order.remove(attempt.failed_on)
                 order.insert(0, attempt.failed_on)
             if attempt.failed_on is None:
                 break  # the locks were got, what came after gave them back: catch up first
+        if not run.keys_owed and in_way.only_referred_for(backoff.budget / 3):
+            run.keys_owed = True
+            order = [lock for lock in order if lock.role != REFERRED]
+            run.warn("Only tables that live refers to are in the way: live's own foreign keys are added after the "
+                     "commit. Until then a delete in such a table may be refused by the retired table's key.")
         if backoff.expired(time.monotonic()):
             raise _not_acquired(run, backoff, last)
         run.pause(backoff.pause(time.monotonic()))
+
+
+REFERRED = "referred"
+
+
+@dataclass(slots=True)
+class InWay:
+    """Since when nothing but the tables that live refers to has been in the way."""
+
+    since: float
+    seen: bool = False
+
+    def saw(self, roles: Iterable[str]) -> None:
+        """What an attempt or a look met."""
+        found = set(roles)
+        if found - {REFERRED}:
+            self.since, self.seen = time.monotonic(), False
+        elif found:
+            self.seen = True
+
+    def only_referred_for(self, seconds: float) -> bool:
+        """Whether that has lasted so long."""
+        return self.seen and time.monotonic() - self.since > seconds
 
 
 def _come_close(run: Run, shadow: Shadow, replay: Replay) -> None:
@@ -177,8 +211,8 @@ def _wait_for_small_tail(run: Run, shadow: Shadow, replay: Replay) -> None:
     """What lies above the horizon must fit the fence; while an open import holds the horizon, wait for it."""
     waited_since = time.monotonic()
     while run.selection.types:
-        with translated("counting what is left for the fence"):
-            tail = run.log.count(run.reader, run.selection, above=replay.horizon)
+        with translated("counting what is left for the fence"), run.reading() as reader:
+            tail = run.log.count(reader, run.selection, above=replay.horizon)
         if tail <= rest_that_fits(run):
             return
         if time.monotonic() - waited_since > fence_budget(run):
@@ -190,7 +224,7 @@ def _wait_for_small_tail(run: Run, shadow: Shadow, replay: Replay) -> None:
         one_round(run, shadow, replay)
 
 
-def _turn(run: Run, replay: Replay, order: list[FenceLock], backoff: Backoff) -> Iterator[Attempt]:
+def _turn(run: Run, replay: Replay, order: list[FenceLock], backoff: Backoff, in_way: InWay) -> Iterator[Attempt]:
     run.enter(Phase.FENCE)
     end = time.monotonic() + run.settings.fence_nowait
     looked = holders(run)
@@ -202,6 +236,7 @@ def _turn(run: Run, replay: Replay, order: list[FenceLock], backoff: Backoff) ->
         run.pause(run.settings.fence_poll)
         looked = holders(run)
     run.blockers = tuple(blocker.to_json() for blocker in looked)
+    in_way.saw(run.roles_in_way)
     _fail_on_circle(looked)
     _act_on_blockers(run, looked, backoff)
     if _evict_autovacuum(run) and not any(b.gid for b in looked):
@@ -213,17 +248,21 @@ def _turn(run: Run, replay: Replay, order: list[FenceLock], backoff: Backoff) ->
 
 def holders(run: Run) -> list[Blocker]:
     """Who holds a lock that the fence would meet; asked on the second connection, without queueing."""
-    exclusive = [lock.oid for lock in run.blueprint.locks if lock.kind is not LockKind.TABLE_SHARE]
-    with translated("looking who is in the way of the fence"):
-        rows = run.ledger.connection.execute(
-            _QUERIES["holders"], {"oids": exclusive, "main": run.main.info.backend_pid}).fetchall()
+    exclusive = {lock.oid: lock.role for lock in run.blueprint.locks
+                 if lock.kind is not LockKind.TABLE_SHARE and not (run.keys_owed and lock.role == REFERRED)}
+    with translated("looking who is in the way of the fence"), run.ledger.using() as connection:
+        rows = connection.execute(
+            _QUERIES["holders"], {"oids": list(exclusive), "main": run.main.info.backend_pid}).fetchall()
     seen: dict[Any, Blocker] = {}
-    for _, pid, user, application, state, age, query, kind, gid, waiting, _ in rows:
+    roles = set()
+    for oid, pid, user, application, state, age, query, kind, gid, waiting, _ in rows:
         if pid in run.own_pids:
             continue
+        roles.add(exclusive[oid])
         name = application or (kind if kind != "client backend" else None)
         seen[pid or gid] = Blocker(pid=pid, user=user, application=name, state=state, age_seconds=age, query=query,
                                    gid=gid, waiting_on_us=bool(waiting))
+    run.roles_in_way = frozenset(roles)
     return list(seen.values())
 
 
@@ -245,8 +284,8 @@ def _act_on_blockers(run: Run, looked: list[Blocker], backoff: Backoff) -> None:
     for blocker in looked:
         if blocker.pid is None:
             continue
-        with translated(f"ending blocker {blocker.pid}"):
-            run.ledger.connection.execute(
+        with translated(f"ending blocker {blocker.pid}"), run.ledger.using() as connection:
+            connection.execute(
                 sql.SQL("SELECT {}(pid) FROM pg_stat_activity WHERE pid = %s AND backend_type = 'client backend'")
                 .format(sql.SQL(function)), (blocker.pid,))
         run.warn(f"As asked, {run.options.blockers} was sent to {blocker.describe()}.")
@@ -258,7 +297,8 @@ def _evict_autovacuum(run: Run) -> bool:
     An autovacuum is cancelled when somebody has waited for it for deadlock_timeout; never one that prevents wraparound.
     """
     live = [table.oid for table in run.blueprint.tables]
-    rows = run.ledger.connection.execute(_QUERIES["autovacuums"], {"oids": live}).fetchall()
+    with run.ledger.using() as connection:
+        rows = connection.execute(_QUERIES["autovacuums"], {"oids": live}).fetchall()
     for pid, label, wraparound in rows:
         if wraparound:
             run.warn(f"Autovacuum (pid {pid}) works on {label} to prevent wraparound; it can't be asked to leave.")

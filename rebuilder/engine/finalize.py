@@ -84,7 +84,7 @@ def _look_up(run: Run, shadow: Shadow, error: psycopg.Error) -> None:
 
 
 def _record_owed(run: Run, shadow: Shadow) -> None:
-    for owed in run.blueprint.owed(shadow.retired):
+    for owed in run.blueprint.owed(shadow.retired, keys_owed=run.keys_owed):
         _insert_owed(run, owed.kind, owed.label, owed.statement.as_string(run.main), 0.0)
     delay = run.settings.retain_hours * 3600 if run.options.retire == "keep" else 0.0
     for table in run.blueprint.tables:
@@ -116,7 +116,9 @@ def _confirm(run: Run, report: RebuildReport, held: float) -> RebuildReport:
     """
     changes: dict[str, Any] = {"seconds": {**report.seconds, "fence_held_seconds": held,
                                            "total": time.monotonic() - run.started}}
+    changes["longest_wait_seconds"] = run.longest_wait
     try:
+        run.hook("after_cutover")
         run.ledger.owed_superseded(run.ticket)
         settle_owed(run.ledger, run.projection.name)
         owed = tuple(Owed(kind, label) for _, kind, label, _, due, *_ in run.ledger.owed(run.projection.name) if due)

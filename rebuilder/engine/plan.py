@@ -78,9 +78,10 @@ def _plan(run: Run) -> Plan:
         run.log = run.definition.open(run.reader)
         shadow.check_log(run)
         run.selection = Selection(types=run.projection.types, categories=tuple(run.projection.categories))
-        run.blueprint = read_blueprint(run.ledger.connection, run.projection.tables,
-                                       shape=run.projection.shape or None, run_id=shadow.run_id(run))
-        state = run.books.run(run.ledger.connection, "read_state", projection=run.projection.name).fetchone()
+        connection = run.ledger.connection  # a plan has no heartbeat that uses it too
+        run.blueprint = read_blueprint(connection, run.projection.tables, shape=run.projection.shape or None,
+                                       run_id=shadow.run_id(run))
+        state = run.books.run(connection, "read_state", projection=run.projection.name).fetchone()
     try:
         preflight(run.blueprint, run.options.allow)
     except errors.RefusedError as error:
@@ -97,7 +98,7 @@ def _plan(run: Run) -> Plan:
     work, retired = shadow.stand_ins(run, shadow.WORK), shadow.stand_ins(run, shadow.RETIRED)
 
     def texts(statements: list[Any]) -> tuple[str, ...]:
-        return tuple(statement.as_string(run.ledger.connection) for statement in statements)
+        return tuple(statement.as_string(connection) for statement in statements)
 
     blueprint = run.blueprint
     build = [statement for table in blueprint.tables for part in (blueprint.create(table, work, table.name),
@@ -109,7 +110,7 @@ def _plan(run: Run) -> Plan:
         tables=tuple(table.label for table in blueprint.tables), verdicts=tuple(blueprint.verdicts),
         build=texts(build),
         locks=tuple(PlannedLock(kind=str(lock.kind), role=lock.role, object=lock.label,
-                                statement=lock.take.as_string(run.ledger.connection)) for lock in blueprint.locks),
+                                statement=lock.take.as_string(connection)) for lock in blueprint.locks),
         swap=texts(blueprint.swap(work, retired)) if possible else (),
         owed=tuple(f"{owed.kind} {owed.label}" for owed in blueprint.owed(retired)) if possible else (),
         price=price_of(run), read=read, blockers=tuple(fence.holders(run)), refused=tuple(refused))

@@ -43,9 +43,9 @@ def price_of(run: Run) -> Price:
     """Ask the server what a rebuild would cost now."""
     with translated("pricing the rebuild"):
         totals = run.log.totals(run.reader, run.selection) if run.selection.types else None
-        row = run.ledger.connection.execute(
-            _QUERIES["price"], {"log": list(run.log.roots), "projection": run.projection.name}).fetchone()
-        pace = run.books.run(run.ledger.connection, "last_pace", projection=run.projection.name).fetchone()
+        with run.ledger.using() as connection:
+            row = connection.execute(_QUERIES["price"], {"log": list(run.log.roots)}).fetchone()
+            pace = run.books.run(connection, "last_pace", projection=run.projection.name).fetchone()
     assert row is not None
     events = totals.events if totals else 0
     live = sum(table.bytes for table in run.blueprint.tables)
@@ -58,9 +58,8 @@ def price_of(run: Run) -> Price:
 
 def check_price(run: Run) -> None:
     """Refuse what one long transaction would break, unless ``long-transaction`` is allowed."""
-    with translated("pricing the rebuild"):
-        row = run.ledger.connection.execute(
-            _QUERIES["price"], {"log": list(run.log.roots), "projection": run.projection.name}).fetchone()
+    with translated("pricing the rebuild"), run.ledger.using() as connection:
+        row = connection.execute(_QUERIES["price"], {"log": list(run.log.roots)}).fetchone()
     assert row is not None
     slots, limit, guarded = row[0], row[1], row[4]
     if guarded:

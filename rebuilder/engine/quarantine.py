@@ -124,7 +124,9 @@ def _pages(run: Run, replay: Replay, page: Sequence[RawEvent]) -> Iterator[Seque
     """What the savepoint spans: its earlier batches read again (memory stays flat), then the page in hand."""
     after, until = replay.segment.since, replay.cursor
     while replay.segment.batches and after != until:
-        read = run.log.page(run.reader, run.selection, after=after, upto=replay.horizon, limit=run.settings.batch)
+        with run.reading() as reader:
+            read = run.log.page(reader, run.selection, after=after, upto=None if until is None else until[0],
+                                limit=run.settings.batch)
         kept = [raw for raw in read if until is None or raw.key <= until]
         if not kept:
             break

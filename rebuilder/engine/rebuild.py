@@ -54,7 +54,8 @@ def _rebuild(run: Run) -> RebuildReport:
     run.defer(heartbeat.stop)
     with run.step(Phase.BUILD_SHADOW), translated("building the shadow"):
         shadow = build_shadow(run)
-        findings = Findings(run.log.state(run.reader))
+        with run.reading() as reader:
+            findings = Findings(run.log.state(reader))
     replay = Replay()
     with run.step(Phase.CATCH_UP):
         count_ahead(run)
@@ -64,7 +65,14 @@ def _rebuild(run: Run) -> RebuildReport:
     with run.step(Phase.RECHECK):
         check_before_fence(run, shadow, replay, findings)
     run.fence_began = time.monotonic()
-    for attempt in attempts(run, shadow, replay):
+    run.hook("before_fence")
+
+    def refresh() -> None:
+        if findings.stale(run.settings.freeze_age):
+            with run.step(Phase.RECHECK):
+                check_before_fence(run, shadow, replay, findings)
+
+    for attempt in attempts(run, shadow, replay, refresh):
         with attempt:
             fenced = attempt.acquire()
             with run.step(Phase.DRAIN):

@@ -5,11 +5,12 @@ What grows with the table or the log is checked before the fence; under it only 
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rebuilder import errors
-from rebuilder.catalog import changed_parts, current_closure, current_fingerprint
+from rebuilder.catalog import changed_parts, current_closure, current_fingerprint, generated_keys
 from rebuilder.domain.report import Drift
 from rebuilder.engine import quarantine
 from rebuilder.engine.catch_up import one_round
@@ -34,11 +35,19 @@ class Findings:
     comparisons: list[Comparison] = field(default_factory=list)
     drift: Drift = field(default_factory=Drift)
     rows: dict[str, int] = field(default_factory=dict)
+    checked_at: float | None = None
+    cost: float = 0.0
+
+    def stale(self, least: float) -> bool:
+        """Whether to compare again before the next attempts: older than ten times its cost, and than ``least``."""
+        return self.checked_at is None or time.monotonic() - self.checked_at > max(10 * self.cost, least)
 
 
 def check_before_fence(run: Run, shadow: Shadow, replay: Replay, findings: Findings) -> None:
     """Count, comparison and guards, once the bulk is frozen; raises what they find."""
+    began = time.monotonic()
     check_writes(run, shadow)
+    generated_keys(run.main, run.blueprint, shadow.work)
     _check_log(run, findings, whole=True)
     check_count(run, replay)
     findings.comparisons = compare(run, run.main, shadow)
@@ -47,6 +56,8 @@ def check_before_fence(run: Run, shadow: Shadow, replay: Replay, findings: Findi
     check_guards(run, run.main, findings.comparisons)
     findings.rows = {comparison.table.label: comparison.shadow_rows for comparison in findings.comparisons}
     check_live(run)
+    findings.checked_at = time.monotonic()
+    findings.cost = findings.checked_at - began
 
 
 def recheck(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay, findings: Findings) -> None:
@@ -65,8 +76,8 @@ def check_count(run: Run, replay: Replay) -> None:
     """Below the horizon every event was read exactly once."""
     if not run.selection.types:
         return
-    with translated("counting the events"):
-        there = run.log.count(run.reader, run.selection, upto=replay.horizon)
+    with translated("counting the events"), run.reading() as reader:
+        there = run.log.count(reader, run.selection, upto=replay.horizon)
     if there != replay.read:
         raise errors.LogChanged(
             f"The log has {there} events up to position {replay.horizon}, the replay read {replay.read}: events were "
@@ -95,14 +106,15 @@ def _check_tail(run: Run, shadow: Shadow, replay: Replay) -> None:
     """A count can be right while the set is wrong: compare the sets."""
     if not run.selection.types:
         return
-    with translated("comparing the tail of the log with what was applied"):
-        there = run.log.keys(run.reader, run.selection, above=replay.horizon)
+    with translated("comparing the tail of the log with what was applied"), run.reading() as reader:
+        there = run.log.keys(reader, run.selection, above=replay.horizon)
     if gone := replay.above - there:
         raise GiveBack(f"{len(gone)} applied events are gone from the log's tail")
     missing = there - replay.above
     if not missing:
         return
-    tail = run.log.tail(run.reader, run.selection, above=replay.horizon)
+    with translated("reading late events"), run.reading() as reader:
+        tail = run.log.tail(reader, run.selection, above=replay.horizon)
     late = [raw for raw in tail if raw.key in missing]
     out_of_order = run.projection.order != "stream" and any(raw.position < replay.position for raw in late)
     overtaken = any(raw.position < replay.versions.get(quarantine.stream_id(raw), 0) for raw in late)
@@ -116,8 +128,8 @@ def _check_tail(run: Run, shadow: Shadow, replay: Replay) -> None:
 
 def _check_log(run: Run, findings: Findings, *, whole: bool) -> None:
     """The log stayed append-only."""
-    with translated("looking at the log"):
-        differences = findings.log.differences(run.log.state(run.reader, streams=whole))
+    with translated("looking at the log"), run.reading() as reader:
+        differences = findings.log.differences(run.log.state(reader, streams=whole))
     if differences:
         raise errors.LogChanged(
             f"The event log {run.log.label} did not stay append-only during the run: {'; '.join(differences)}. Live is "

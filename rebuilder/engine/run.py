@@ -21,7 +21,7 @@ from rebuilder.store.ledger import Bookkeeping, Ledger
 from rebuilder.store.sessions import Connection, Server, connect, prove_same_server
 
 if TYPE_CHECKING:
-    from rebuilder.catalog.blueprint import Blueprint
+    from rebuilder.catalog import CatalogBlueprint
     from rebuilder.domain.projection import Projection
     from rebuilder.domain.quarantine import Quarantine
     from rebuilder.domain.registry import Registry
@@ -94,15 +94,19 @@ class Run:
         self.random = random.Random()  # for jitter
         self._connections: list[tuple[str, Connection]] = []
         self._closers: list[Callable[[], None]] = []
+        self._reader_lock = threading.Lock()
         # Filled by the steps.
         self.main: Connection
         self.reader: Connection
         self.ledger: Ledger
         self.server: Server
-        self.blueprint: Blueprint
+        self.blueprint: CatalogBlueprint
         self.log: OpenLog
         self.selection: Selection
         self.committing = False
+        self.keys_owed = False
+        self.roles_in_way: frozenset[str] = frozenset()
+        self.checkpoint_tables: frozenset[int] = frozenset()
         self.fence_began = self.started
         self.lost: errors.RebuilderError | None = None
 
@@ -118,11 +122,15 @@ class Run:
             connection.rollback()
         return connection
 
-    def reopened_reader(self) -> Connection:
-        """The reader, opened anew if it was lost: it holds no state, and proves its server again."""
-        if self.reader.closed or self.reader.broken:
-            self.reader = self.open("reader", autocommit=True)
-        return self.reader
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """The reader, one user at a time (a page may be being loaded ahead); opened anew if it was lost, since it holds
+        no state, and then proves its server again.
+        """
+        with self._reader_lock:
+            if self.reader.closed or self.reader.broken:
+                self.reader = self.open("reader", autocommit=True)
+            yield self.reader
 
     @property
     def own_pids(self) -> tuple[int, ...]:
@@ -204,6 +212,17 @@ class Run:
         """What the heartbeat writes."""
         return Progress(self.phase, self.events_done, self.events_total, self.rate, self.eta, self.attempts, 0.0,
                         self.blockers, position=self.position)
+
+    def hook(self, name: str) -> None:
+        """Call a hook with the ticket; one that raises stops the run (before the commit)."""
+        if name not in self.hooks:
+            return
+        try:
+            self.hooks[name](str(self.ticket))
+        except Exception as error:
+            raise errors.HookVetoed(
+                f"Hook {name} of the rebuild of {self.projection.name!r} raised {type(error).__name__}: {error}.",
+                hint="see what the hook wants, then repeat", hook=name) from error
 
     # Being stopped ----------------------------------------------------------------------------------------------
 

@@ -9,8 +9,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from rebuilder import errors
-from rebuilder.catalog import preflight, read_blueprint
-from rebuilder.catalog.blueprint import Blueprint, LiveTable
+from rebuilder.catalog import CatalogBlueprint, LiveTable, preflight, read_blueprint
 from rebuilder.engine.apply_sql import Lift, SqlTarget, lifter
 from rebuilder.engine.price import check_price
 from rebuilder.engine.run import Run
@@ -58,11 +57,11 @@ def read_definitions(run: Run) -> None:
         run.log = run.definition.open(run.reader)
     check_log(run)
     run.selection = Selection(types=run.projection.types, categories=tuple(run.projection.categories))
-    with translated("reading the live tables' definition"):
-        run.blueprint = read_blueprint(run.ledger.connection, run.projection.tables,
-                                       shape=run.projection.shape or None, run_id=run_id(run))
-    preflight(run.blueprint, run.options.allow)
-    _no_other_owner(run)
+    with translated("reading the live tables' definition"), run.ledger.using() as connection:
+        run.blueprint = read_blueprint(connection, run.projection.tables, shape=run.projection.shape or None,
+                                       run_id=run_id(run))
+        preflight(run.blueprint, run.options.allow)
+        _no_other_owner(run, connection)
 
 
 def check_log(run: Run) -> None:
@@ -78,14 +77,14 @@ def check_log(run: Run) -> None:
             hint="give Columns(category=...), or leave categories out")
 
 
-def _no_other_owner(run: Run) -> None:
+def _no_other_owner(run: Run, connection: Connection) -> None:
     """Two spellings of one table slip through the registry; the catalog knows better."""
     ours = {table.oid: table.label for table in run.blueprint.tables}
     for other in run.registry:
         if other.name == run.projection.name:
             continue
         for name in other.tables:
-            row = run.ledger.connection.execute("SELECT to_regclass(%s)::oid::int8", (name,)).fetchone()
+            row = connection.execute("SELECT to_regclass(%s)::oid::int8", (name,)).fetchone()
             if row and row[0] in ours:
                 raise errors.DuplicateDefinition(
                     f"Table {ours[row[0]]} is filled by {run.projection.name!r} and by {other.name!r}: the rebuild of "
@@ -103,7 +102,7 @@ def stand_ins(run: Run, prefix: str) -> dict[str, str]:
     return {live: f"{prefix}{run_id(run)}" + (f"_{n}" if n else "") for n, live in enumerate(names)}
 
 
-def create_shadow(run: Run, connection: Connection, blueprint: Blueprint) -> Shadow:
+def create_shadow(run: Run, connection: Connection, blueprint: CatalogBlueprint) -> Shadow:
     """Create work schemas and shadow tables on ``connection``, and make unqualified names reach them."""
     work = stand_ins(run, WORK)
     try:
@@ -160,7 +159,7 @@ def check_writes(run: Run, shadow: Shadow, *, fenced: bool = False) -> None:
             f"A handler of {run.projection.name!r} ended the rebuild's transaction (COMMIT or ROLLBACK).",
             hint="handlers write rows; they must not end transactions. `rebuilder cleanup` drops what is left")
     written = {name for _, name, _ in run.main.execute(_QUERIES["outside_writes"], {"inside": inside}).fetchall()}
-    ours = {lock.oid for lock in run.blueprint.locks} if fenced else set()
+    ours = {lock.oid for lock in run.blueprint.locks} | run.checkpoint_tables if fenced else set()
     locked = {name for oid, name, _ in run.main.execute(_QUERIES["outside_locks"], {"inside": inside}).fetchall()
               if oid not in ours}
     outside = sorted(written | locked)

@@ -96,9 +96,10 @@ def advisory_key(schema: str, table: str) -> int:
 
 def _lock_tables(run: Run) -> None:
     for name in run.projection.tables:
-        row = run.ledger.connection.execute(
-            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE c.oid = to_regclass(%s)", (name,)).fetchone()
+        with run.ledger.using() as connection:
+            row = connection.execute(
+                "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+                " WHERE c.oid = to_regclass(%s)", (name,)).fetchone()
         if row is None:
             raise errors.DefinitionError(
                 f"Projection {run.projection.name!r} fills table {name}, which does not exist in database "

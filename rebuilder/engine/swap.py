@@ -25,7 +25,7 @@ def swap(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay) -> None:
         main.execute("SET CONSTRAINTS ALL IMMEDIATE")
         hand_over_sequences(main, run.blueprint, shadow.work)
         with main.pipeline():
-            for statement in run.blueprint.swap(shadow.work, shadow.retired):
+            for statement in run.blueprint.swap(shadow.work, shadow.retired, keys_owed=run.keys_owed):
                 main.execute(statement)
             for schema in shadow.work.values():
                 main.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(schema)))

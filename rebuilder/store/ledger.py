@@ -10,6 +10,8 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -82,7 +84,13 @@ class Ledger:
         self.connection = connection
         self.books = books
         self.projection = projection
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def using(self) -> Iterator[Connection]:
+        """The second connection, for questions of other modules; the heartbeat waits meanwhile."""
+        with self._lock:
+            yield self.connection
 
     def _write(self, name: str, **parameters: Any) -> list[tuple[Any, ...]]:
         with self._lock, short(self.connection, self.books.settings.lock_timeout_ms) as connection:

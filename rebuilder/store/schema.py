@@ -160,8 +160,8 @@ def metadata(schema: str = "rebuilder") -> MetaData:
         Column("due_at", _Time, nullable=False, server_default=func.now()),
         Column("done_at", _Time),
         Column("last_error", Text),
-        CheckConstraint("kind IS NOT NULL AND kind IN ('validate-constraint', 'add-constraint', 'drop-constraint', "
-                        "'drop-retired')", name="owed_kind"),
+        CheckConstraint("kind IS NOT NULL AND kind IN ('validate-constraint', 'add-constraint', "
+                        "'drop-retired-constraint', 'drop-retired')", name="owed_kind"),
         ForeignKeyConstraint(["ticket"], [f"{schema}.rebuild_ticket.ticket"], name="owed_ticket"),
         Index("owed_open", "due_at", postgresql_where=text("done_at IS NULL")),
     )
