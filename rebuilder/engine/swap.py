@@ -23,6 +23,8 @@ def swap(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay) -> None:
     main = run.main
     with translated("swapping the shadow in"):
         main.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        # Before the swap's own statements: they leave search_path empty, and an application's statement may need it.
+        _advance(run, replay)
         hand_over_sequences(main, run.blueprint, shadow.work)
         with main.pipeline():
             for statement in run.blueprint.swap(shadow.work, shadow.retired, keys_owed=run.keys_owed):
@@ -33,7 +35,6 @@ def swap(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay) -> None:
     if current_grants(main, run.blueprint) != run.blueprint.grants:
         raise errors.LiveChanged("The grants of the live tables changed under the fence. Live is as it was.",
                                  hint="repeat: the next run carries the new grants")
-    _advance(run, replay)
     check_held(run, fenced)
 
 
