@@ -142,14 +142,19 @@ def rows_of(connection: Connection, table: str = "account_balance") -> list[tupl
     return connection.execute(sql.SQL("SELECT * FROM {} ORDER BY 1").format(name)).fetchall()
 
 
-def assert_equal_to_replay(connection: Connection, table: str = "account_balance") -> int:
-    """Live is what a replay of the whole log makes: nothing lost, nothing applied twice; how many rows there are."""
+def differences(connection: Connection, table: str = "account_balance") -> list[tuple[Any, ...]]:
+    """Rows that only a replay of the whole log has ("lost", ...), and rows that only live has ("invented", ...)."""
     truth, name = TRUTH.format(events="events"), sql.Identifier(*table.split(".")).as_string(connection)
     columns = "id, owner, balance, changes"
     statement = (f"(SELECT 'lost' AS what, * FROM (({truth}) EXCEPT ALL SELECT {columns} FROM {name}) AS a)"
                  f" UNION ALL (SELECT 'invented', * FROM (SELECT {columns} FROM {name} EXCEPT ALL ({truth})) AS b)")
-    differences = connection.execute(statement).fetchall()
-    assert differences == []
-    row = connection.execute(f"SELECT count(*) FROM {name}").fetchone()
+    return connection.execute(statement).fetchall()  # type: ignore[arg-type]
+
+
+def assert_equal_to_replay(connection: Connection, table: str = "account_balance") -> int:
+    """Live is what a replay of the whole log makes: nothing lost, nothing applied twice; how many rows there are."""
+    found = differences(connection, table)
+    assert found == [], found
+    row = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(*table.split(".")))).fetchone()
     assert row is not None
     return int(row[0])
