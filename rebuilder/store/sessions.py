@@ -101,7 +101,9 @@ def begin(connection: Connection, server: Server, *, lock_timeout_ms: int = 0) -
         " set_config('idle_in_transaction_session_timeout', '0', true), set_config('lock_timeout', %s, true),"
         " set_config('row_security', 'off', true),"
         " set_config('DateStyle', 'ISO, MDY', true), set_config('IntervalStyle', 'postgres', true),"
-        " set_config('default_tablespace', '', true), set_config('default_table_access_method', 'heap', true)",
+        " set_config('default_tablespace', '', true), set_config('default_table_access_method', 'heap', true),"
+        # Compiling a catalog query under the fence would cost more than running it.
+        " set_config('jit', 'off', true)",
         (f"{lock_timeout_ms}ms",))
     if server.version >= 170000:
         connection.execute("SET LOCAL transaction_timeout = 0")
