@@ -107,7 +107,10 @@ def make_schema(connection: Connection) -> None:
 
 def append(connection: Connection, stream: str, type_: str, data: dict[str, Any] | None = None, *,
            live: Rebuilder | None = None, **columns: Any) -> int:
-    """Append an event, with its effect on live when `live` is given, in the connection's transaction; its position."""
+    """Append an event, with its effect on live when `live` is given; its position.
+
+    In the connection's open transaction, which stays open; without one, in a transaction of its own.
+    """
     values = {"stream": stream, "type": type_, "data": Jsonb(data or {}), **columns}
     statement = sql.SQL("INSERT INTO events ({}) VALUES ({}) RETURNING *").format(
         sql.SQL(", ").join(map(sql.Identifier, values)), sql.SQL(", ").join(map(sql.Placeholder, values)))

@@ -1,8 +1,11 @@
 """What a rebuild leaves behind when it fails: live as it was, and a record that says why."""
 
+import threading
+
 import pytest
 
 from rebuilder import Health, RebuildCancelled, SqlHandlers, Stage, StopToken
+from rebuilder.engine import run as run_module
 from rebuilder.errors import GuardTripped, HandlerFailed, UnknownProjection
 from tests.bank import (
     append,
@@ -153,3 +156,22 @@ def test_handlers_may_be_mended_and_run_again(dsn, db):
     assert rows_of(db) == []
     make_rebuilder(dsn).rebuild("account_balance")
     assert_equal_to_replay(db)
+
+
+def test_a_failing_run_does_not_wait_for_the_count_of_the_log(dsn, db, monkeypatch):
+    """The events are counted in the background; a run that ends first ends the count, wherever that is, without an
+    error of the thread.
+    """
+    prove, counting = run_module.prove_same_server, []
+
+    def slowly(connection, main):
+        prove(connection, main)
+        if threading.current_thread().name == "rebuilder count":
+            counting.append(connection)
+            connection.execute("SELECT pg_sleep(600)")
+
+    monkeypatch.setattr(run_module, "prove_same_server", slowly)
+    rebuilder = make_rebuilder(dsn, make_projection(handlers=broken()))
+    with pytest.raises(HandlerFailed):
+        rebuilder.rebuild("account_balance")
+    assert all(connection.closed for connection in counting)
