@@ -16,6 +16,8 @@ from tests.fix_threads import wait_until
 Connection = psycopg.Connection[Any]
 Action = Callable[[Run], Any]
 NAME = "account_balance"
+PATIENT = {"fence_hold": 30.0}
+"""For schedules that do things under the fence: its cap must not end them on a busy machine."""
 
 
 class Moments:
