@@ -4,6 +4,10 @@ SELECT pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_system()),
        (SELECT oid FROM pg_database WHERE datname = current_database())::int8,
        current_setting('deadlock_timeout')::interval, current_user
 
+-- changed_settings: which settings a role or a database has changed; NULL where this version has none of that name
+SELECT name FROM unnest(%(names)s::text[], %(values)s::text[]) AS pin(name, value)
+WHERE current_setting(name, true) <> value AND NOT (name = 'DateStyle' AND current_setting(name) LIKE 'ISO,%%')
+
 -- installed: whether the bookkeeping is there, and at which migration
 SELECT to_regclass(%(state)s) IS NOT NULL, to_regclass(%(version)s) IS NOT NULL
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,6 +23,16 @@ _QUERIES = load("queries")
 _DEFAULTS = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10",
              "keepalives_count": "3"}
 
+# What a role's or a database's own settings must not change on a connection in autocommit, where nothing is LOCAL: a
+# timeout would end a read or an idle connection, a deferrable snapshot waits for every open serializable transaction,
+# psycopg reads times and intervals in these styles only.
+_PINNED = {
+    "statement_timeout": "0", "lock_timeout": "0", "transaction_timeout": "0", "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "0", "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off", "default_transaction_deferrable": "off", "IntervalStyle": "postgres",
+    "DateStyle": "ISO, MDY", "extra_float_digits": "1",
+}
+
 TRANSIENT_CLASSES = ("08", "40", "53", "57", "58")
 RETRY_IN_FENCE = ("55P03", "57014", "40P01", "XX000")
 
@@ -36,12 +46,32 @@ def connect(conninfo: str, *, role: str, ticket: str = "", autocommit: bool = Fa
     with translated("connecting"):
         parts = {**_DEFAULTS, **libpq.conninfo_to_dict(conninfo), "application_name": name[:63],
                  "client_encoding": "utf8"}
-        ours = libpq.make_conninfo("", **parts)
-        connection = psycopg.connect(ours, autocommit=autocommit)
+        connection = _pinned(psycopg.connect(libpq.make_conninfo("", **parts), autocommit=True), parts)
     # A role's defaults must not reach us: each transaction says what it is.
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     connection.read_only = False
+    connection.autocommit = autocommit
     return connection
+
+
+def _pinned(connection: Connection, parts: Mapping[str, Any]) -> Connection:
+    """The connection, or another whose session begins with the settings that a role's defaults would have changed."""
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    with connection.transaction():
+        found = connection.execute(_QUERIES["changed_settings"], {"names": list(_PINNED),
+                                                                  "values": list(_PINNED.values())}).fetchall()
+    if not found:
+        return connection
+    pins = " ".join(f"-c {name}={_PINNED[name].replace(' ', chr(92) + ' ')}" for name, in found)
+    given = f"{parts.get('options') or ''} {pins}".strip()
+    # No SET: behind a pooler it would stay with whoever gets the session next. A pooler may refuse startup options;
+    # what is LOCAL to a transaction must do then.
+    try:
+        pinned = psycopg.connect(libpq.make_conninfo("", **{**parts, "options": given}), autocommit=True)
+    except psycopg.OperationalError:
+        return connection
+    connection.close()
+    return pinned
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +131,7 @@ def begin(connection: Connection, server: Server, *, lock_timeout_ms: int = 0) -
         " set_config('idle_in_transaction_session_timeout', '0', true), set_config('lock_timeout', %s, true),"
         " set_config('row_security', 'off', true),"
         " set_config('DateStyle', 'ISO, MDY', true), set_config('IntervalStyle', 'postgres', true),"
+        " set_config('extra_float_digits', '1', true),"
         " set_config('default_tablespace', '', true), set_config('default_table_access_method', 'heap', true),"
         # Compiling a catalog query under the fence would cost more than running it.
         " set_config('jit', 'off', true)",
