@@ -80,7 +80,7 @@ def _close_abandoned(connection: Connection, books: Bookkeeping, name: str | Non
 
 
 def _drop_work_schemas(connection: Connection, books: Bookkeeping, name: str | None) -> list[Cleaned]:
-    """A work schema outlives its run only if a handler ended the run's transaction; its name carries the ticket."""
+    """A run's schemas outlive it only if a handler ended the run's transaction; their names carry the ticket."""
     gone = []
     for ticket in books.tickets(connection, name, limit=1000):
         if ticket.stage in {Stage.RUNNING, Stage.REQUESTED}:
@@ -91,6 +91,12 @@ def _drop_work_schemas(connection: Connection, books: Bookkeeping, name: str | N
             with translated(f"dropping work schema {schema}"):
                 connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))
             gone.append(Cleaned(kind="work-schema", label=schema, done=True))
+        if rows and ticket.stage is not Stage.COMPLETED:
+            # It was made for the swap that did not come. Without CASCADE: nothing of ours is in it.
+            for (schema,) in connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE %s",
+                                                (f"rebuilder\\_retired\\_{ticket.id.hex[:10]}%",)).fetchall():
+                with suppress(psycopg.errors.DependentObjectsStillExist):
+                    connection.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(schema)))
     return gone
 
 
