@@ -56,15 +56,21 @@ class Settings:
     """Pause between looks at the transactions below the horizon."""
 
     def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("fence_hold", 0.01), ("fence_poll", 0.001), ("fence_nowait", 0.0),
-                            ("heartbeat", 0.05), ("freeze_chunk", 4096), ("lock_timeout_ms", 1),
-                            ("catch_up_rounds", 1), ("fence_rest", 0), ("retain_hours", 0), ("drift_sample", 0)):
-            if getattr(self, name) < least:
-                raise DefinitionError(f"settings.{name} is {getattr(self, name)}; it must be at least {least}.")
-        shortest, longest = self.fence_queue_ms
-        # PostgreSQL takes a lock_timeout of 0 for "wait for ever" (manual, runtime-config-client).
-        if not 1 <= int(shortest) <= int(longest):
-            raise DefinitionError(f"settings.fence_queue_ms is {self.fence_queue_ms}; it must be two whole numbers of "
-                                  "milliseconds, the first at least 1 and at most the second.")
-        if self.fence_budget is not None and self.fence_budget <= 0:
+        if not self.schema:
+            raise DefinitionError("settings.schema is ''; it must be the name of the bookkeeping schema.")
+        for name, least in (("batch", 1), ("fence_hold", 0.01), ("fence_poll", 0.001), ("fence_nowait", 0),
+                            ("heartbeat", 0.05), ("freeze_chunk", 4096), ("freeze_age", 0), ("lock_timeout_ms", 1),
+                            ("horizon_poll", 0.001), ("connect_timeout", 1), ("catch_up_rounds", 1), ("fence_rest", 0),
+                            ("retain_hours", 0), ("drift_sample", 0)):
+            value = getattr(self, name)
+            if not value >= least:  # so that NaN is refused too
+                raise DefinitionError(f"settings.{name} is {value}; it must be at least {least}.")
+        match self.fence_queue_ms:
+            # PostgreSQL takes a lock_timeout of 0 for "wait for ever" (manual, runtime-config-client).
+            case (shortest, longest) if 1 <= int(shortest) <= int(longest):
+                pass
+            case other:
+                raise DefinitionError(f"settings.fence_queue_ms is {other}; it must be two whole numbers of "
+                                      "milliseconds, the first at least 1 and at most the second.")
+        if self.fence_budget is not None and not self.fence_budget > 0:
             raise DefinitionError(f"settings.fence_budget is {self.fence_budget}; it must be above 0.")
