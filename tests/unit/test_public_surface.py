@@ -1,0 +1,36 @@
+"""What an application may import. A name that goes breaks somebody; one that comes is kept for long."""
+
+import rebuilder
+
+PUBLIC = [
+    "Columns", "DefinitionError", "Drift", "DriftSample", "Event", "Expression", "ExternalCheckpoint", "Health",
+    "NotNow", "Observation", "Observer", "OutcomeUnknown", "Owed", "Phase", "Progress", "Projection", "Quarantine",
+    "Reason", "RebuildCancelled", "RebuildError", "RebuildReport", "Rebuilder", "RebuilderError", "RefusedError",
+    "Registry", "Settings", "SqlHandlers", "Stage", "StopToken", "StoreError", "StreamId", "TableLog", "Target",
+    "Ticket", "UpcastContext", "Upcasters", "VerifyReport",
+]
+METHODS = [
+    "cancel", "cleanup", "doctor", "guard", "install", "install_sql", "plan", "project", "rebuild", "status",
+    "tickets", "verify",
+]
+
+
+def test_the_public_names_are_these():
+    """All of them, sorted."""
+    assert rebuilder.__all__ == PUBLIC
+    assert sorted(rebuilder.__all__) == rebuilder.__all__
+
+
+def test_every_public_name_is_there_and_says_what_it_is():
+    """Importing each works, and none is without a docstring but the plain alias."""
+    for name in rebuilder.__all__:
+        found = getattr(rebuilder, name)
+        assert name == "Observer" or found.__doc__, name
+
+
+def test_the_front_door_has_these_methods():
+    """Each with a docstring."""
+    door = rebuilder.Rebuilder
+    public = {name for name in vars(door) if not name.startswith("_")}
+    assert sorted(public) == METHODS
+    assert all(getattr(door, name).__doc__ for name in public)
