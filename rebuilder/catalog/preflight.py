@@ -11,7 +11,7 @@ from rebuilder.catalog.blueprint import Blueprint, Outcome, Schemas, Verdict
 from rebuilder.catalog.obstacles import refuse
 from rebuilder.catalog.plan import CatalogBlueprint
 from rebuilder.catalog.sequences import generated_in_replay
-from rebuilder.errors import PreflightRefused
+from rebuilder.errors import MissingPrivilege, PreflightRefused
 
 
 def refusals(blueprint: Blueprint) -> tuple[Verdict, ...]:
@@ -49,7 +49,9 @@ def _raise(blueprint: Blueprint, refused: Sequence[Verdict]) -> None:
         return
     lines = [f"- {v.kind} {v.name} ({v.table}): {v.reason}. {v.hint}" for v in refused]
     tables = ", ".join(table.label for table in blueprint.tables)
-    raise PreflightRefused(
+    # Where grants mend all of it, nothing is wrong with the table: the role lacks privileges.
+    kind = MissingPrivilege if all(v.hint.startswith("GRANT ") for v in refused) else PreflightRefused
+    raise kind(
         f"The rebuild of {tables} was refused: {len(refused)} object(s) could not be kept. "
         "Live serves what it served before.\n" + "\n".join(lines),
         hint=refused[0].hint,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from rebuilder.catalog.blueprint import Verdict
 from rebuilder.catalog.dependents import Dependents
@@ -26,7 +27,7 @@ def missing_privileges(
     yield from _owners(connection, tables, dependents, session)
     yield from _grantors(connection, tables, session)
     yield from _schemas(connection, tables, session)
-    yield from _locks(tables[0], dependents, session)
+    yield from _locks(connection, tables[0], dependents, session)
 
 
 def _owned(tables: Sequence[TableFacts], dependents: Dependents) -> Iterator[tuple[TableFacts, str, str, str]]:
@@ -57,7 +58,7 @@ def _owners(
     for table, kind, name, owner in objects:
         if owner not in ours:
             reason = f"{session.user} may not alter it: it belongs to {owner}"
-            yield refuse(table, kind, name, reason, f"GRANT {owner} TO {session.user}.")
+            yield refuse(table, kind, name, reason, _grant(connection, session, sql.Identifier(owner)))
 
 
 def _grantors(connection: psycopg.Connection[Any], tables: Sequence[TableFacts], session: Session) -> Iterator[Verdict]:
@@ -67,7 +68,7 @@ def _grantors(connection: psycopg.Connection[Any], tables: Sequence[TableFacts],
     for grantor, table in grantors.items():
         if grantor not in ours:
             reason = f"{session.user} can't grant in the name of {grantor}"
-            yield refuse(table, "grant", f"by {grantor}", reason, f"GRANT {grantor} TO {session.user}.")
+            yield refuse(table, "grant", f"by {grantor}", reason, _grant(connection, session, sql.Identifier(grantor)))
 
 
 def _outsiders(connection: psycopg.Connection[Any], tables: Sequence[TableFacts]) -> Iterator[Verdict]:
@@ -85,18 +86,28 @@ def _schemas(connection: psycopg.Connection[Any], tables: Sequence[TableFacts], 
         right = rows(connection, QUERIES["schema_right"], schema=table.schema)[0]
         if not right["may_create"]:
             reason = f"{session.user} may not create tables in it, so the shadow could not move there"
-            hint = f"GRANT CREATE ON SCHEMA {table.schema} TO {session.user}."
+            hint = _grant(connection, session, sql.SQL("CREATE ON SCHEMA {}").format(sql.Identifier(table.schema)))
             yield refuse(table, "schema", table.schema, reason, hint)
 
 
-def _locks(table: TableFacts, dependents: Dependents, session: Session) -> Iterator[Verdict]:
+def _locks(
+    connection: psycopg.Connection[Any], table: TableFacts, dependents: Dependents, session: Session
+) -> Iterator[Verdict]:
     for relation in dependents.reads:
         if not (relation.writable if relation.rule else relation.readable):
-            name, right = f"{relation.schema}.{relation.name}", "INSERT" if relation.rule else "SELECT"
+            name = sql.Identifier(relation.schema, relation.name)
+            right = sql.SQL("INSERT ON {}" if relation.rule else "SELECT ON {}").format(name)
             reason = f"texts to be rebound mention it, and {session.user} may not lock it"
-            yield refuse(table, "relation", name, reason, f"GRANT {right} ON {name} TO {session.user}.")
+            label = f"{relation.schema}.{relation.name}"
+            yield refuse(table, "relation", label, reason, _grant(connection, session, right))
     for referred in dependents.referred:
         if not (referred.referable and referred.lockable):
-            name = f"{referred.schema}.{referred.name}"
+            label, name = f"{referred.schema}.{referred.name}", sql.Identifier(referred.schema, referred.name)
             reason = f"{table.label} refers to it, and {session.user} may not lock it or refer to it"
-            yield refuse(table, "table", name, reason, f"GRANT REFERENCES, UPDATE ON {name} TO {session.user}.")
+            right = sql.SQL("REFERENCES, UPDATE ON {}").format(name)
+            yield refuse(table, "table", label, reason, _grant(connection, session, right))
+
+
+def _grant(connection: psycopg.Connection[Any], session: Session, what: sql.Composable) -> str:
+    """The statement that mends it, to be executed as it stands."""
+    return sql.SQL("GRANT {} TO {}").format(what, sql.Identifier(session.user)).as_string(connection)

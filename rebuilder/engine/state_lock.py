@@ -6,11 +6,16 @@ import hashlib
 import uuid
 from typing import Any
 
+from psycopg import sql
+
 from rebuilder import errors
 from rebuilder.engine.run import Run
 from rebuilder.settings import ADVISORY_CLASS
+from rebuilder.sql import load
 from rebuilder.store.ledger import Ledger
 from rebuilder.store.sessions import Server, begin, translated
+
+_QUERIES = load("queries")
 
 
 def lock_state(run: Run) -> None:
@@ -19,6 +24,7 @@ def lock_state(run: Run) -> None:
     Raises also :class:`~rebuilder.errors.RecipeOutdated` if live was built with a later version.
     """
     connect_run(run)
+    _check_books(run)
     projection = run.projection
     run.ledger.insert_state(followed=projection.feeding_name == "async")
     with translated("beginning the main transaction"):
@@ -60,6 +66,19 @@ def connect_run(run: Run) -> None:
         run.warn("A connection pooler stands between rebuilder and the server: give it a direct DSN, since a pooler's "
                  "own timeouts may end the run.")
     run.defer(run.stop.on_request(run.cancel_statement))
+
+
+def _check_books(run: Run) -> None:
+    """All of the bookkeeping may be written: some of it is first touched after the replay, or even the commit."""
+    with translated("looking at the bookkeeping"), run.ledger.using() as connection:
+        schema = run.settings.schema
+        closed = connection.execute(_QUERIES["closed_tables"], {"schema": schema}).fetchall()
+        if closed:
+            grant = sql.SQL("GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {} TO {}").format(
+                sql.Identifier(schema), sql.Identifier(run.server.user)).as_string(connection)
+            missing = ", ".join(f"{schema}.{name}" for name, in closed)
+            raise errors.MissingPrivilege(f"Role {run.server.user!r} may not read and write {missing}. Nothing was "
+                                          "changed.", hint=grant)
 
 
 def _lock_row(run: Run) -> tuple[Any, ...]:

@@ -284,6 +284,13 @@ WHERE l.locktype = 'relation' AND l.granted AND l.relation = ANY (%(oids)s::oid[
   AND a.backend_type = 'autovacuum worker'
 GROUP BY 1, 2, 3
 
+-- closed_tables: the tables of the bookkeeping that the role may not read and write
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %(schema)s AND c.relkind = 'r' AND c.relname <> 'alembic_version'
+  AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+           AND has_table_privilege(c.oid, 'UPDATE'))
+ORDER BY 1
+
 -- privileges: what the role may do that a rebuild needs
 SELECT has_database_privilege(current_database(), 'CREATE'), n.oid IS NOT NULL,
        coalesce(has_schema_privilege(n.oid, 'USAGE'), false),
