@@ -7,23 +7,31 @@ queues behind nobody and so stops nobody, and one that queues, which gets past r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psycopg
 from psycopg import sql
 
 from rebuilder import errors
-from rebuilder.catalog.blueprint import FenceLock, LockKind
+from rebuilder.catalog.blueprint import FenceLock
 from rebuilder.domain.backoff import Backoff
-from rebuilder.domain.blocker import Blocker
 from rebuilder.domain.projection import ExternalCheckpoint
 from rebuilder.domain.ticket import Phase
 from rebuilder.engine.catch_up import catch_up, fence_budget, one_round, rest_that_fits
 from rebuilder.engine.freeze import freeze, stale
+from rebuilder.engine.in_the_way import (
+    REFERRED,
+    InWay,
+    act_on_blockers,
+    evict_autovacuum,
+    fail_on_circle,
+    holders,
+    worth_queueing,
+)
 from rebuilder.engine.replay import Replay
 from rebuilder.engine.run import Run
 from rebuilder.engine.shadow import Shadow
@@ -61,6 +69,7 @@ class Attempt:
     queue_ms: int | None
     mark: Replay = field(init=False)
     failed_on: FenceLock | None = None
+    got: bool = False
     why: str = ""
     began: float = 0.0
 
@@ -74,8 +83,9 @@ class Attempt:
     def acquire(self) -> Fenced:
         """Take all locks; whoever is in the way makes the attempt give up."""
         run = self.run
+        before = time.monotonic()
         checkpoint = self._lock_checkpoint()
-        left = float(self.queue_ms or 1)
+        left = float(self.queue_ms or 1) - (time.monotonic() - before) * 1000
         self._limit(left)
         for lock in self.order:
             self.failed_on = lock
@@ -89,6 +99,7 @@ class Attempt:
                 left -= (time.monotonic() - before) * 1000
                 self._limit(left)
         self.failed_on = None
+        self.got = True
         run.held_back = []
         hold = int(run.settings.fence_hold * 1000)
         run.main.execute("SELECT set_config('lock_timeout', '50ms', true), set_config('statement_timeout', %s, true)",
@@ -132,7 +143,7 @@ class Attempt:
         run.main.execute("RELEASE SAVEPOINT rebuilder_fence")
         self.replay.restore(self.mark)
         run.deliver()
-        self.why = str(error) if isinstance(error, GiveBack) else _why(error, self.failed_on)
+        self.why = str(error) if isinstance(error, GiveBack) else _why(error, self)
         run.observe("attempt", self.why, failed_on=self.failed_on.label if self.failed_on else None,
                     seconds=time.monotonic() - self.began, blockers=list(run.blockers))
         return True
@@ -158,7 +169,7 @@ def attempts(run: Run, shadow: Shadow, replay: Replay, refresh: Callable[[], Non
             if attempt.failed_on is not None and attempt.failed_on in order:
                 order.remove(attempt.failed_on)
                 order.insert(0, attempt.failed_on)
-            if attempt.failed_on is None:
+            if attempt.got:
                 break  # the locks were got, what came after gave them back: catch up first
         if not run.keys_owed and in_way.only_referred_for(backoff.budget / 3):
             run.keys_owed = True
@@ -168,29 +179,6 @@ def attempts(run: Run, shadow: Shadow, replay: Replay, refresh: Callable[[], Non
         if backoff.expired(time.monotonic()):
             raise _not_acquired(run, backoff, last)
         run.pause(backoff.pause(time.monotonic()))
-
-
-REFERRED = "referred"
-
-
-@dataclass(slots=True)
-class InWay:
-    """Since when nothing but the tables that live refers to has been in the way."""
-
-    since: float
-    seen: bool = False
-
-    def saw(self, roles: Iterable[str]) -> None:
-        """What an attempt or a look met."""
-        found = set(roles)
-        if found - {REFERRED}:
-            self.since, self.seen = time.monotonic(), False
-        elif found:
-            self.seen = True
-
-    def only_referred_for(self, seconds: float) -> bool:
-        """Whether that has lasted so long."""
-        return self.seen and time.monotonic() - self.since > seconds
 
 
 def _come_close(run: Run, shadow: Shadow, replay: Replay) -> None:
@@ -237,84 +225,13 @@ def _turn(run: Run, replay: Replay, order: list[FenceLock], backoff: Backoff, in
         looked = holders(run)
     run.blockers = tuple(blocker.to_json() for blocker in looked)
     in_way.saw(run.roles_in_way)
-    _fail_on_circle(looked)
-    _act_on_blockers(run, looked, backoff)
-    if _evict_autovacuum(run) and not any(b.gid for b in looked):
+    fail_on_circle(looked)
+    act_on_blockers(run, looked, backoff)
+    if worth_queueing(looked, backoff) and evict_autovacuum(run):
         shortest, longest = run.settings.fence_queue_ms
         most = run.server.deadlock_timeout.total_seconds() * 1000 * _SHARE_OF_DEADLOCK_TIMEOUT
         step = shortest + (longest - shortest) * min(1.0, backoff.failures / 5)
         yield Attempt(run, replay, list(order), int(min(step, most)))
-
-
-def holders(run: Run) -> list[Blocker]:
-    """Who holds a lock that the fence would meet; asked on the second connection, without queueing."""
-    exclusive = {lock.oid: lock.role for lock in run.blueprint.locks
-                 if lock.kind is not LockKind.TABLE_SHARE and not (run.keys_owed and lock.role == REFERRED)}
-    with translated("looking who is in the way of the fence"), run.ledger.using() as connection:
-        rows = connection.execute(
-            _QUERIES["holders"], {"oids": list(exclusive), "main": run.main.info.backend_pid}).fetchall()
-    seen: dict[Any, Blocker] = {}
-    roles = set()
-    for oid, pid, user, application, state, age, query, kind, gid, waiting, _ in rows:
-        if pid in run.own_pids:
-            continue
-        roles.add(exclusive[oid])
-        name = application or (kind if kind != "client backend" else None)
-        seen[pid or gid] = Blocker(pid=pid, user=user, application=name, state=state, age_seconds=age, query=query,
-                                   gid=gid, waiting_on_us=bool(waiting))
-    run.roles_in_way = frozenset(roles)
-    return list(seen.values())
-
-
-def _fail_on_circle(looked: list[Blocker]) -> None:
-    circle = [blocker for blocker in looked if blocker.waiting_on_us]
-    if circle:
-        names = "; ".join(blocker.describe() for blocker in circle)
-        raise errors.FenceNotAcquired(
-            f"The fence can't be had: {names} holds a lock on it and itself waits for this run. Live is as it was.",
-            hint="let it finish (CREATE INDEX CONCURRENTLY waits for every open transaction), then repeat",
-            blockers=[blocker.to_json() for blocker in circle])
-
-
-def _act_on_blockers(run: Run, looked: list[Blocker], backoff: Backoff) -> None:
-    """Nobody is harmed unless the caller asked for it, and then only after a while."""
-    if run.options.blockers == "report" or time.monotonic() - backoff.started < run.options.blockers_after:
-        return
-    function = "pg_cancel_backend" if run.options.blockers == "cancel" else "pg_terminate_backend"
-    for blocker in looked:
-        if blocker.pid is None:
-            continue
-        with translated(f"ending blocker {blocker.pid}"), run.ledger.using() as connection:
-            connection.execute(
-                sql.SQL("SELECT {}(pid) FROM pg_stat_activity WHERE pid = %s AND backend_type = 'client backend'")
-                .format(sql.SQL(function)), (blocker.pid,))
-        run.warn(f"As asked, {run.options.blockers} was sent to {blocker.describe()}.")
-
-
-def _evict_autovacuum(run: Run) -> bool:
-    """Make an autovacuum leave live by a request that nobody queues behind; False if it will not leave.
-
-    An autovacuum is cancelled when somebody has waited for it for deadlock_timeout; never one that prevents wraparound.
-    """
-    live = [table.oid for table in run.blueprint.tables]
-    with run.ledger.using() as connection:
-        rows = connection.execute(_QUERIES["autovacuums"], {"oids": live}).fetchall()
-    for pid, label, wraparound in rows:
-        if wraparound:
-            run.warn(f"Autovacuum (pid {pid}) works on {label} to prevent wraparound; it can't be asked to leave.")
-            return False
-    if rows:
-        wait = int(run.server.deadlock_timeout.total_seconds() * 1000) + 500
-        run.main.execute("SAVEPOINT rebuilder_evict")
-        try:
-            run.main.execute("SELECT set_config('lock_timeout', %s, true)", (f"{wait}ms",))
-            for table in run.blueprint.tables:
-                run.main.execute(sql.SQL("LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE").format(table.identifier))
-        except psycopg.errors.LockNotAvailable:
-            run.warn("An autovacuum on live did not leave within deadlock_timeout.")
-        run.main.execute("ROLLBACK TO SAVEPOINT rebuilder_evict")
-        run.main.execute("RELEASE SAVEPOINT rebuilder_evict")
-    return True
 
 
 def _not_acquired(run: Run, backoff: Backoff, last: str) -> errors.FenceNotAcquired:
@@ -340,7 +257,10 @@ def _retryable(error: BaseException) -> bool:
     return False
 
 
-def _why(error: BaseException, lock: FenceLock | None) -> str:
+def _why(error: BaseException, attempt: Attempt) -> str:
+    lock = attempt.failed_on
     if lock is not None:
         return f"{lock.label} ({lock.role}) was locked by somebody else"
+    if not attempt.got:
+        return "the follower's checkpoint was locked by somebody else"
     return f"given back: {type(error).__name__}"

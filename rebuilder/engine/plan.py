@@ -9,7 +9,8 @@ from rebuilder import errors
 from rebuilder.catalog import preflight, read_blueprint
 from rebuilder.catalog.blueprint import Verdict
 from rebuilder.domain.blocker import Blocker
-from rebuilder.engine import fence, shadow
+from rebuilder.engine import shadow
+from rebuilder.engine.in_the_way import holders
 from rebuilder.engine.price import Price, check_price, price_of
 from rebuilder.engine.run import Run
 from rebuilder.engine.state_lock import connect_run
@@ -113,4 +114,4 @@ def _plan(run: Run) -> Plan:
                                 statement=lock.take.as_string(connection)) for lock in blueprint.locks),
         swap=texts(blueprint.swap(work, retired)) if possible else (),
         owed=tuple(f"{owed.kind} {owed.label}" for owed in blueprint.owed(retired)) if possible else (),
-        price=price_of(run), read=read, blockers=tuple(fence.holders(run)), refused=tuple(refused))
+        price=price_of(run), read=read, blockers=tuple(holders(run)), refused=tuple(refused))

@@ -20,9 +20,10 @@ from rebuilder.engine.drain import drain
 from rebuilder.engine.fence import attempts
 from rebuilder.engine.finalize import finalize
 from rebuilder.engine.freeze import freeze
+from rebuilder.engine.heartbeat import Heartbeat
 from rebuilder.engine.recheck import Findings, check_before_fence, recheck
 from rebuilder.engine.replay import Replay
-from rebuilder.engine.run import Heartbeat, Run
+from rebuilder.engine.run import Run
 from rebuilder.engine.shadow import build_shadow
 from rebuilder.engine.state_lock import lock_state
 from rebuilder.engine.swap import swap
