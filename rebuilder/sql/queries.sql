@@ -223,7 +223,9 @@ SELECT l.relation::int8, l.pid, a.usename, a.application_name, a.state,
        l.pid IS NOT NULL AND %(main)s = ANY (pg_blocking_pids(l.pid)), string_agg(DISTINCT l.mode, ', ')
 FROM pg_locks l
 LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-LEFT JOIN pg_prepared_xacts x ON l.pid IS NULL AND l.virtualtransaction LIKE '%%/' || x.transaction::text
+LEFT JOIN pg_prepared_xacts x ON l.pid IS NULL AND x.transaction IN (
+    SELECT t.transactionid FROM pg_locks t
+    WHERE t.locktype = 'transactionid' AND t.granted AND t.virtualtransaction = l.virtualtransaction)
 WHERE l.locktype = 'relation' AND l.granted AND l.relation = ANY (%(oids)s::oid[])
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND l.pid IS DISTINCT FROM %(main)s AND l.pid IS DISTINCT FROM pg_backend_pid()
