@@ -7,6 +7,9 @@ import os
 import sqlalchemy
 from alembic import context
 
+from rebuilder.store.conninfo import conninfo_of
+from rebuilder.store.sessions import connect
+
 config = context.config
 schema = config.attributes.get("schema") or config.get_main_option("schema") or "rebuilder"
 
@@ -19,8 +22,9 @@ def run(**options: object) -> None:
 
 if context.is_offline_mode():
     quoted = sqlalchemy.sql.quoted_name(schema, quote=True).replace('"', '""')
-    context.configure(dialect_name="postgresql", literal_binds=True, version_table_schema=schema,
-                      version_table="alembic_version")
+    # Named parameters: with the driver's own style every % in a name would be doubled.
+    context.configure(dialect_name="postgresql", dialect_opts={"paramstyle": "named"}, literal_binds=True,
+                      version_table_schema=schema, version_table="alembic_version")
     with context.begin_transaction():
         # alembic writes the version table first, so the schema has to be there before any migration.
         context.get_context().impl.static_output(f'CREATE SCHEMA IF NOT EXISTS "{quoted}";')
@@ -28,7 +32,9 @@ if context.is_offline_mode():
 elif connection := config.attributes.get("connection"):
     run(connection=connection)
 else:
-    url = os.environ.get("REBUILDER_DSN") or config.get_main_option("sqlalchemy.url")
-    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
+    dsn = conninfo_of(os.environ.get("REBUILDER_DSN", ""))
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: connect(dsn, role="alembic"),
+                                      poolclass=sqlalchemy.pool.NullPool)
     with engine.begin() as opened:
+        opened.execute(sqlalchemy.schema.CreateSchema(schema, if_not_exists=True))
         run(connection=opened)

@@ -145,7 +145,8 @@ CREATE TABLE {schema}.ticket_progress (
 
 
 def quoted(schema: str) -> str:
-    return '"' + schema.replace('"', '""') + '"'
+    # A colon would begin a parameter of SQLAlchemy's.
+    return '"' + schema.replace('"', '""').replace(":", r"\:") + '"'
 
 
 def upgrade(schema: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from pathlib import Path
 
 import sqlalchemy
@@ -12,6 +13,11 @@ from psycopg import sql
 
 from rebuilder.settings import Settings
 from rebuilder.store.sessions import connect, translated
+
+_ALEMBIC = threading.Lock()
+"""Alembic keeps what it works on in globals of its own: one thread at a time. The advisory lock ends with its commit,
+a moment before it has put them away.
+"""
 
 
 def _scripts() -> Path:
@@ -45,7 +51,8 @@ def install(conninfo: str, settings: Settings | None = None) -> None:
                 connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
             config = _config(schema)
             config.attributes["connection"] = wrapped
-            command.upgrade(config, "head")
+            with _ALEMBIC:
+                command.upgrade(config, "head")
         connection.commit()
 
 
@@ -56,5 +63,6 @@ def _quoted(schema: str, connection: object) -> str:
 def install_sql(settings: Settings | None = None) -> str:
     """The same as SQL text, for a database administrator to run."""
     output = io.StringIO()
-    command.upgrade(_config((settings or Settings()).schema, output), "head", sql=True)
+    with _ALEMBIC:
+        command.upgrade(_config((settings or Settings()).schema, output), "head", sql=True)
     return output.getvalue()
