@@ -90,8 +90,7 @@ def look_again(connection: Connection, comparison: Comparison, keys: list[tuple[
     """How given rows compare now."""
     found: list[Found] = []
     for start in range(0, len(keys), _PART):
-        arrays = [list(column) for column in zip(*keys[start:start + _PART], strict=True)]
-        found += connection.execute(comparison.pair.again(), arrays).fetchall()
+        found += connection.execute(comparison.pair.again(keys[start:start + _PART])).fetchall()
     return found
 
 
@@ -112,10 +111,9 @@ def ghosts(run: Run, connection: Connection, comparison: Comparison, column: str
     """Rows of live (or of these keys) whose stream has no event: how many, and a few keys."""
     statements = run.log.statements
     query = comparison.pair.ghosts(column, statements.relation, statements.stream[-1], ALIAS, run.settings.drift_sample,
-                                   given=keys is not None)
-    arrays = [list(part) for part in zip(*keys, strict=True)] if keys else None
+                                   only=keys)
     with translated("looking for rows without events"), looking(connection):
-        row = connection.execute(query, arrays).fetchone()
+        row = connection.execute(query).fetchone()
     return (int(row[0]), list(row[1] or [])) if row else (0, [])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -15,6 +16,10 @@ class Compared:
     name: str
     type: str
     comparable: bool
+
+
+Keys = Sequence[Sequence[str]]
+"""Primary keys as texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,34 +82,28 @@ class Pair:
                  filled=sql.SQL("").join(sql.SQL(", {}").format(part) for part in filled), live=self.live,
                  shadow=self.shadow, on=self._on())
 
-    def again(self) -> sql.Composed:
-        """The same look at given keys only: one array of texts per key column as parameters."""
+    def again(self, keys: Keys) -> sql.Composed:
+        """The same look at given keys only."""
         return sql.SQL("{} FROM {} LEFT JOIN {} AS l ON {} LEFT JOIN {} AS s ON {} WHERE NOT ({} AND {})").format(
-            self._found(), self._given(), self.live, self._match("l"), self.shadow, self._match("s"), self._lacks("l"),
+            self._found(), _given(keys), self.live, self._match("l"), self.shadow, self._match("s"), self._lacks("l"),
             self._lacks("s"))
 
-    def ghosts(self, column: str, log: sql.Composable, stream: sql.Composable, alias: str, limit: int, *,
-               given: bool = False) -> sql.Composed:
+    def ghosts(self, column: str, log: sql.Composable, stream: sql.Composable, alias: str, limit: int,
+               only: Keys | None = None) -> sql.Composed:
         """Rows of live that the replay did not make and whose stream has no event at all: count, and a sample.
 
-        ``given`` looks at given keys only: one array of texts per key column as parameters.
+        ``only`` looks at these keys.
         """
-        keys = sql.SQL(", ").join(sql.SQL("l.{}::text").format(sql.Identifier(c.name)) for c in self.key)
+        shown = sql.SQL(", ").join(sql.SQL("l.{}::text").format(sql.Identifier(c.name)) for c in self.key)
         live = sql.SQL("{} AS l").format(self.live)
-        if given:
-            live = sql.SQL("{} JOIN {} AS l ON {}").format(self._given(), self.live, self._match("l"))
+        if only:
+            live = sql.SQL("{} JOIN {} AS l ON {}").format(_given(only), self.live, self._match("l"))
         return sql.SQL(
             "SELECT count(*), (array_agg(ghost.key ORDER BY ghost.key))[1:{limit}] FROM (SELECT concat_ws(', ', {keys})"
             " AS key FROM {live} WHERE NOT EXISTS (SELECT FROM {shadow} AS s WHERE {on}) AND NOT EXISTS"
             " (SELECT FROM {log} AS {alias} WHERE ({stream})::text = l.{column}::text)) AS ghost",
-        ).format(limit=sql.Literal(limit), keys=keys, live=live, shadow=self.shadow, on=self._on(), log=log,
+        ).format(limit=sql.Literal(limit), keys=shown, live=live, shadow=self.shadow, on=self._on(), log=log,
                  alias=sql.Identifier(alias), stream=stream, column=sql.Identifier(column))
-
-    def _given(self) -> sql.Composed:
-        """The relation of given keys, as texts."""
-        aliases = sql.SQL(", ").join(sql.Identifier(f"k{n}") for n in range(len(self.key)))
-        arrays = sql.SQL(", ").join(sql.SQL("%s::text[]") for _ in self.key)
-        return sql.SQL("unnest({}) AS k({})").format(arrays, aliases)
 
     def _match(self, side: LiteralString) -> sql.Composed:
         return sql.SQL(" AND ").join(
@@ -112,3 +111,13 @@ class Pair:
                                                sql.SQL(c.type))
             for n, c in enumerate(self.key))
 
+
+def _given(keys: Keys) -> sql.Composed:
+    """The relation of given keys, one array of texts per column.
+
+    Not parameters: a statement with parameters must have every % of a name doubled, and an Identifier does not.
+    """
+    arrays = sql.SQL(", ").join(sql.SQL("{}::text[]").format(sql.Literal(list(column)))
+                                for column in zip(*keys, strict=True))
+    aliases = sql.SQL(", ").join(sql.Identifier(f"k{n}") for n in range(len(keys[0])))
+    return sql.SQL("unnest({}) AS k({})").format(arrays, aliases)

@@ -43,7 +43,9 @@ class Bookkeeping:
     def query(self, name: str) -> sql.Composed:
         """A named query, with the schema filled in."""
         if name not in self._composed:
-            self._composed[name] = sql.SQL(_QUERIES[name]).format(s=sql.Identifier(self.settings.schema))
+            # Each is run with parameters, beside which a % of the name is doubled.
+            schema = sql.Identifier(self.settings.schema.replace("%", "%%"))
+            self._composed[name] = sql.SQL(_QUERIES[name]).format(s=schema)
         return self._composed[name]
 
     def run(self, connection: Connection, name: str, **parameters: Any) -> psycopg.Cursor[tuple[Any, ...]]:
