@@ -1,9 +1,11 @@
 """What may be rebuilt: tables, whole; anything else is named before the replay."""
 
 import pytest
+from psycopg import sql
 
-from rebuilder.errors import DefinitionError, PreflightRefused
-from tests.bank import append_many, assert_equal_to_replay, make_projection, make_rebuilder, make_schema
+from rebuilder import SqlHandlers
+from rebuilder.errors import DefinitionError, GuardTripped, PreflightRefused
+from tests.bank import append_many, assert_equal_to_replay, make_log, make_projection, make_rebuilder, make_schema
 
 INDEXES = "SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'account_balance'::regclass ORDER BY 1"
 
@@ -75,3 +77,34 @@ def test_partial_and_expression_indexes_are_carried_whole(dsn, db):
     assert db.execute(INDEXES).fetchall() == before
     assert len(before) == 3
     assert_equal_to_replay(db)
+
+
+def test_names_may_hold_anything(dsn, db):
+    """Quotes, percent signs, colons, braces and blanks in the names of schema, table, columns and log: all are carried,
+    compared and looked at again under the fence.
+    """
+    db.execute("""
+        CREATE SCHEMA "the 100% {shop}";
+        CREATE TABLE "the 100% {shop}"."a ""b"": {0}" ("no. %s" text, ":key%" int, "rate {0} %" bigint NOT NULL,
+            PRIMARY KEY ("no. %s", ":key%"));
+        CREATE INDEX "i %d" ON "the 100% {shop}"."a ""b"": {0}" ("rate {0} %") WHERE "no. %s" LIKE '%x%';
+        INSERT INTO "the 100% {shop}"."a ""b"": {0}" VALUES ('account-3', 1, 5), ('by % hand', 1, 5);
+        ALTER TABLE events RENAME COLUMN stream TO "the %s";
+        ALTER TABLE events RENAME TO "ev%ents";
+    """)
+    name = '"the 100% {shop}"."a ""b"": {0}"'
+    handlers = SqlHandlers()
+
+    @handlers.on("AccountOpened", "Deposited")
+    def seen(event, target):
+        target.execute(sql.SQL('INSERT INTO {} VALUES (%s, 1, 1) ON CONFLICT ("no. %%s", ":key%%")'
+                               ' DO UPDATE SET "rate {{0}} %%" = 2').format(target.table(name)), (event.stream,))
+
+    log = make_log(relation='"ev%ents"', columns={"stream": "\"the %s\" || '%' || ''"})
+    rebuilder = make_rebuilder(dsn, make_projection(
+        tables=[name], handlers=handlers, stream_columns={name: "no. %s"}), log=log)
+    with pytest.raises(GuardTripped, match="by % hand"):
+        rebuilder.rebuild("account_balance")
+    report = rebuilder.rebuild("account_balance", allow=["ghost-rows"])
+    assert report.drift.total == 12
+    assert rebuilder.verify("account_balance").drift.total == 0
