@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
@@ -86,9 +86,11 @@ class Rebuilder:
         by default it is kept until the next rebuild or ``settings.retain_hours``. ``blockers`` says what may be done,
         after ``blockers_after`` seconds, to sessions in front of the fence.
         """
-        options = Options(reason=Reason(reason), note=note, quarantine=_quarantine(quarantine), allow=_allowed(allow),
-                          retire=retire, max_rate=_positive("max_rate", max_rate), wait=max(0.0, wait),
-                          deadline=_positive("deadline", deadline), blockers=blockers, blockers_after=blockers_after)
+        options = Options(reason=Reason(_one_of("reason", reason, Reason)), note=note,
+                          quarantine=_quarantine(quarantine), allow=_allowed(allow),
+                          retire=_one_of("retire", retire, ("keep", "drop")), max_rate=_positive("max_rate", max_rate), wait=max(0.0, wait),
+                          deadline=_positive("deadline", deadline),
+                          blockers=_one_of("blockers", blockers, ("report", "cancel", "terminate")), blockers_after=blockers_after)
         return rebuild(self._run(self.registry.get(name), options, stop, observer))
 
     def plan(self, name: str, *, allow: Collection[str] = ()) -> Plan:
@@ -161,6 +163,14 @@ def _allowed(names: Collection[str]) -> frozenset[str]:
             raise DefinitionError(f"There is no guard {name!r} to allow.",
                                   hint=f"guards are {', '.join(guards.NAMES)} and loss:OBJECT")
     return frozenset(names)
+
+
+def _one_of(name: str, value: Any, words: Iterable[str]) -> Any:
+    known = [str(word) for word in words]
+    if value not in known:
+        raise DefinitionError(f"{name} is {value!r}; it must be one of {', '.join(known)}.",
+                              hint=f"leave {name} out for the default")
+    return value
 
 
 def _positive(name: str, value: float | None) -> float | None:

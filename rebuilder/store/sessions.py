@@ -49,7 +49,6 @@ def connect(conninfo: str, *, role: str, ticket: str = "", autocommit: bool = Fa
         connection = _pinned(psycopg.connect(libpq.make_conninfo("", **parts), autocommit=True), parts)
     # A role's defaults must not reach us: each transaction says what it is.
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-    connection.read_only = False
     connection.autocommit = autocommit
     return connection
 
@@ -69,6 +68,7 @@ def _pinned(connection: Connection, parts: Mapping[str, Any]) -> Connection:
     try:
         pinned = psycopg.connect(libpq.make_conninfo("", **{**parts, "options": given}), autocommit=True)
     except psycopg.OperationalError:
+        connection.read_only = False  # not always: a standby refuses it, and can be asked for a status
         return connection
     connection.close()
     return pinned
