@@ -5,6 +5,7 @@ Pipeline mode: https://www.postgresql.org/docs/current/libpq-pipeline-mode.html
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from rebuilder.domain.event import Event
 from rebuilder.domain.upcasters import FetchOne, UpcastContext
 from rebuilder.errors import DefinitionError
 from rebuilder.eventlog import DecodeError
+from rebuilder.store.sessions import first_line
 
 if TYPE_CHECKING:
     from rebuilder.domain.projection import Projection
@@ -33,6 +35,23 @@ class EventFailed(Exception):
         self.error = error
 
 
+# Only a statement of its own can end a transaction: a procedure or a DO block that tries fails (2D000).
+_ENDS = re.compile(r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*(?:COMMIT|END|ABORT|PREPARE\s+TRANSACTION"
+                   r"|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO))\b", re.IGNORECASE | re.DOTALL)
+
+
+def checked(statement: Any, connection: Connection) -> Any:
+    """The statement; stops a handler that would end the transaction: what it does next would be outside, and in live."""
+    if isinstance(statement, sql.Composable):
+        statement = statement.as_string(connection)
+    text = statement.decode("utf-8", "replace") if isinstance(statement, bytes) else statement
+    if isinstance(text, str) and (found := _ENDS.match(text)):
+        raise errors.WroteOutsideShadow(
+            f"A handler would have ended the transaction ({found[0].split()[-1].upper()}).",
+            hint="handlers write rows; they must not end transactions")
+    return statement
+
+
 class SqlTarget:
     """Where handlers write in a rebuild: queued statements on the main connection, remembered with their event."""
 
@@ -47,6 +66,7 @@ class SqlTarget:
 
     def execute(self, statement: Any, params: Any = None) -> None:
         """Queue a statement. There is no row count: it has not run yet when this returns."""
+        statement = checked(statement, self._connection)
         place = len(self._queued)
         if place == len(self._cursors):
             self._cursors.append(self._connection.cursor())
@@ -117,7 +137,7 @@ def apply_events(target: SqlTarget, connection: Connection, projection: Projecti
                 target.raw = raw
                 event = lift(raw)
                 handlers.handler(event.type)(event, target)
-    except EventFailed:
+    except (EventFailed, errors.WroteOutsideShadow):
         raise
     except psycopg.Error as error:
         culprit = target.culprit() or target.raw
@@ -152,9 +172,9 @@ def handler_failed(failure: EventFailed, projection: Projection) -> errors.Handl
 
 
 def error_text(error: BaseException) -> str:
-    """The first line of what an error says; the server's DETAIL, which quotes rows, stays out."""
+    """The first line of what an error says; what quotes rows (the server's DETAIL) stays out."""
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
-        return error.diag.message_primary
+        return first_line(error)
     if isinstance(error, errors.RebuilderError):
         return error.message.rstrip(".")
     return (str(error).splitlines() or [""])[0][:500].rstrip(".")

@@ -18,6 +18,7 @@ from rebuilder.domain.event import Event
 from rebuilder.domain.projection import Projection
 from rebuilder.domain.registry import Registry
 from rebuilder.domain.upcasters import UpcastContext
+from rebuilder.engine.apply_sql import checked
 from rebuilder.errors import CutOverDuringTransaction, DefinitionError, RecipeOutdated, RefusedError
 from rebuilder.sql import load
 from rebuilder.store.ledger import Bookkeeping
@@ -35,15 +36,15 @@ class LiveTarget:
 
     def execute(self, statement: Any, params: Any = None) -> None:
         """Run a statement."""
-        self._cursor().execute(statement, params)
+        self._cursor().execute(checked(statement, self._connection), params)
 
     def fetch_one(self, statement: Any, params: Any = None) -> tuple[Any, ...] | None:
         """Run a statement; its first row."""
-        return self._cursor().execute(statement, params).fetchone()
+        return self._cursor().execute(checked(statement, self._connection), params).fetchone()
 
     def fetch_all(self, statement: Any, params: Any = None) -> list[tuple[Any, ...]]:
         """Run a statement; its rows."""
-        return self._cursor().execute(statement, params).fetchall()
+        return self._cursor().execute(checked(statement, self._connection), params).fetchall()
 
     def table(self, name: str) -> sql.Identifier:
         """The qualified name of a declared table."""

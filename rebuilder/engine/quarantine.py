@@ -170,9 +170,15 @@ def _quarantine(run: Run, replay: Replay, failure: EventFailed) -> None:
     options = run.options.quarantine
     assert options is not None
     _set_aside(run, replay, DeadLetter(failure.raw, failure.cause, type(error).__name__, error_text(error), state,
-                                       "".join(traceback.format_exception(error, limit=-5))[-8000:]))
+                                       _traceback(error)))
     if options.policy == "stream":
         replay.streams.setdefault(stream_id(failure.raw), failure.raw.position)
+
+
+def _traceback(error: BaseException) -> str:
+    """Where it was raised. Not as Python prints it: the server's DETAIL quotes the row."""
+    where = "".join(traceback.format_tb(error.__traceback__, limit=-5))
+    return f"{where}{type(error).__name__}: {error_text(error)}"[-8000:]
 
 
 def _set_aside(run: Run, replay: Replay, letter: DeadLetter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -194,7 +195,7 @@ def translate(error: BaseException, doing: str) -> errors.RebuilderError:
         return errors.RebuildError(f"While {doing}: {type(error).__name__}: {error}.")
     kind, what, hint = _meaning(error, doing)
     fields: dict[str, Any] = {"sqlstate": error.sqlstate} if error.sqlstate else {}
-    return kind(f"While {doing}: {what}{_first_line(error)}.", hint=hint, **fields)
+    return kind(f"While {doing}: {what}{first_line(error)}.", hint=hint, **fields)
 
 
 def _meaning(error: psycopg.Error, doing: str) -> tuple[type[errors.RebuilderError], str, str | None]:
@@ -221,8 +222,10 @@ def _meaning(error: psycopg.Error, doing: str) -> tuple[type[errors.RebuilderErr
     return found
 
 
-def _first_line(error: psycopg.Error) -> str:
-    """The server's primary message: DETAIL may hold data, so it stays out."""
+def first_line(error: psycopg.Error) -> str:
+    """The server's primary message: DETAIL may hold data, so it stays out, and so does a value that is quoted."""
     primary = error.diag.message_primary
     text = primary or (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if isinstance(error, psycopg.DataError):
+        text = re.sub(r'".*"', '"…"', text, flags=re.DOTALL)
     return text.rstrip(".")
