@@ -88,9 +88,11 @@ class Rebuilder:
         """
         options = Options(reason=Reason(_one_of("reason", reason, Reason)), note=note,
                           quarantine=_quarantine(quarantine), allow=_allowed(allow),
-                          retire=_one_of("retire", retire, ("keep", "drop")), max_rate=_positive("max_rate", max_rate), wait=max(0.0, wait),
+                          retire=_one_of("retire", retire, ("keep", "drop")),
+                          max_rate=_positive("max_rate", max_rate), wait=max(0.0, wait),
                           deadline=_positive("deadline", deadline),
-                          blockers=_one_of("blockers", blockers, ("report", "cancel", "terminate")), blockers_after=blockers_after)
+                          blockers=_one_of("blockers", blockers, ("report", "cancel", "terminate")),
+                          blockers_after=blockers_after)
         return rebuild(self._run(self.registry.get(name), options, stop, observer))
 
     def plan(self, name: str, *, allow: Collection[str] = ()) -> Plan:

@@ -41,7 +41,7 @@ _ENDS = re.compile(r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*(?:COMMIT|END|ABORT|PREPARE\s
 
 
 def checked(statement: Any, connection: Connection) -> Any:
-    """The statement; stops a handler that would end the transaction: what it does next would be outside, and in live."""
+    """The statement; stops a handler that would end the transaction: what it did next would be outside, and in live."""
     if isinstance(statement, sql.Composable):
         statement = statement.as_string(connection)
     text = statement.decode("utf-8", "replace") if isinstance(statement, bytes) else statement
