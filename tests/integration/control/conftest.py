@@ -24,11 +24,11 @@ def db(connect, dsn):
 
 
 class Program:
-    """A process of its own that forks a rebuilding process for each request, so that one can be killed outright."""
+    """A process that forks a rebuilding process for each request, so that one can be killed outright."""
 
     def __init__(self):
-        self.process = subprocess.Popen([sys.executable, "-m", "tests.integration.control.program"], cwd=ROOT, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = [sys.executable, "-m", "tests.integration.control.program"]
+        self.process = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def start(self, dsn, point):
         """Rebuild up to a seam point, and stay there; the pid of the rebuilding process once it is there."""

@@ -162,7 +162,7 @@ def test_cleanup_closes_the_ticket_of_a_killed_process_and_of_no_other(db, dsn, 
 def test_what_a_handler_committed_of_the_shadow_is_dropped_by_cleanup(db, dsn):
     """A handler that commits ends the run's transaction: refused, live untouched, and its schemas are cleared away."""
     handlers = bank.make_handlers()
-    handlers.on("Ended")(lambda event, target: target.execute("COMMIT"))
+    handlers.on("Ended")(lambda event, target: target._connection.execute("COMMIT"))
     bank.append(db, "account-1", "Ended")
     before = photo(db)
     rebuilder = bank.make_rebuilder(dsn, bank.make_projection(handlers=handlers))
