@@ -207,7 +207,7 @@ def _identity(
     column = next(c for c in facts.columns if c.name == sequence.column)
     name = stand_in(table, sequence, work)
     statements = [ddl.add_identity(shadow, column.name, column.identity, name, sequence_options(fact))]
-    if fact.persistence != facts.persistence and fact.persistence in "pu":  # from 15 on a sequence's own
+    if fact.persistence and fact.persistence != facts.persistence:
         logging = sql.SQL("SET UNLOGGED" if fact.persistence == "u" else "SET LOGGED")
         statements.append(sql.SQL("ALTER SEQUENCE {} {}").format(name, logging))
     return statements

@@ -23,10 +23,10 @@ Parts = Mapping[str, tuple[str, ...]]
 
 
 @contextmanager
-def quiet(connection: psycopg.Connection[Any], *, lock_timeout: str = "0") -> Iterator[None]:
+def quiet(connection: psycopg.Connection[Any]) -> Iterator[None]:
     """A look at the catalog that leaves nothing behind: no lock, no setting."""
     with connection.transaction(force_rollback=True):
-        rows(connection, QUERIES["quiet"], lock_timeout=lock_timeout)
+        rows(connection, QUERIES["quiet"])
         yield
 
 

@@ -24,7 +24,7 @@ from rebuilder.catalog.dependents import Dependents, read_dependents
 from rebuilder.catalog.facts import TableFacts
 from rebuilder.catalog.fence import locks
 from rebuilder.catalog.fingerprint import closure_of, fingerprint_of, quiet, read_grants, read_parts
-from rebuilder.catalog.reader import read_tables, resolve
+from rebuilder.catalog.reader import QUERIES, read_tables, resolve, rows
 from rebuilder.catalog.session import Session, read_session
 from rebuilder.catalog.verdicts import judge
 
@@ -78,7 +78,8 @@ def read_blueprint(
     """What the tables are and what follows; see the package's docstring."""
     with connection.transaction(force_rollback=True):
         oids = resolve(connection, relations)
-        with quiet(connection, lock_timeout="2s"):
+        with quiet(connection):
+            rows(connection, QUERIES["impatient"])
             session = read_session(connection)
             tables = read_tables(connection, oids)
             dependents = read_dependents(connection, tables, publication_filters=session.publication_filters)

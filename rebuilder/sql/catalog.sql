@@ -7,8 +7,10 @@ SELECT to_regclass(%(name)s)::oid::bigint AS oid
 -- quiet: make what the server prints independent of the session
 SELECT set_config('search_path', '', true), set_config('quote_all_identifiers', 'off', true),
        set_config('datestyle', 'ISO', true), set_config('intervalstyle', 'postgres', true),
-       set_config('extra_float_digits', '3', true), set_config('standard_conforming_strings', 'on', true),
-       set_config('lock_timeout', %(lock_timeout)s, true)
+       set_config('extra_float_digits', '3', true), set_config('standard_conforming_strings', 'on', true)
+
+-- impatient: printing a definition locks the tables in it; behind somebody's DDL that is not worth waiting for
+SELECT set_config('lock_timeout', '2s', true)
 
 -- session: who we are, where, and what default privileges of ours would give away
 SELECT r.rolname::text AS "user", current_setting('role') AS role, current_setting('server_version_num')::int AS version,
@@ -166,7 +168,9 @@ SELECT c.oid::bigint AS oid, a.attname AS "column", n.nspname AS schema, c.relna
        quote_literal(quote_ident(n.nspname) || '.' || quote_ident(c.relname)) || '::regclass' AS literal,
        bool_or(tie.identity) AS identity, bool_or(tie.owned) AS owned, bool_or(tie.used) AS used,
        format_type(s.seqtypid, NULL) AS type, s.seqstart AS start, s.seqincrement AS increment, s.seqmin AS minimum,
-       s.seqmax AS maximum, s.seqcache AS cache, s.seqcycle AS cycle, c.relpersistence::text AS persistence,
+       s.seqmax AS maximum, s.seqcache AS cache, s.seqcycle AS cycle,
+       -- Before 15 a sequence had none of its own.
+       CASE WHEN current_setting('server_version_num')::int >= 150000 THEN c.relpersistence::text ELSE '' END AS persistence,
        pg_get_userbyid(c.relowner) AS owner, obj_description(c.oid, 'pg_class') AS comment, c.relacl IS NULL AS no_acl
 FROM tie
 JOIN pg_class c ON c.oid = tie.sequence AND c.relkind = 'S'
@@ -402,8 +406,11 @@ WITH live AS (
     FROM live JOIN pg_constraint con ON con.conrelid = live.oid
     UNION ALL
     SELECT i.indrelid, 'index', ic.relname,
-           to_jsonb(i) - '{indexrelid,indcheckxmin}'::text[]
-               || jsonb_build_object('relation', to_jsonb(ic) - %(moving)s::text[], 'targets',
+           -- REINDEX CONCURRENTLY stores expressions anew, without the places they had in their statement.
+           to_jsonb(i) - '{indexrelid,indcheckxmin,indexprs,indpred}'::text[]
+               || jsonb_build_object('expressions', regexp_replace(i.indexprs::text, ':location -?[0-9]+', '', 'g'),
+                                     'predicate', regexp_replace(i.indpred::text, ':location -?[0-9]+', '', 'g'),
+                                     'relation', to_jsonb(ic) - %(moving)s::text[], 'targets',
                    (SELECT jsonb_agg(nullif(a.attstattarget, -1) ORDER BY a.attnum) FROM pg_attribute a
                     WHERE a.attrelid = ic.oid)), 'pg_class', ic.oid
     FROM live JOIN pg_index i ON i.indrelid = live.oid JOIN pg_class ic ON ic.oid = i.indexrelid
