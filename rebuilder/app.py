@@ -177,6 +177,6 @@ def _one_of(name: str, value: Any, words: Iterable[str]) -> Any:
 
 def _positive(name: str, value: float | None) -> float | None:
     if value is not None and value <= 0:
-        raise DefinitionError(f"{name} is {value}; it must be above 0.")
+        raise DefinitionError(f"{name} is {value}; it must be above 0.", hint=f"leave {name} out for no limit")
     return value
 

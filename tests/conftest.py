@@ -13,6 +13,7 @@ pytest_plugins = (
     "tests.fix_db",
     "tests.fix_threads",
     "tests.fix_proxy",
+    "tests.fix_cli",
     "tests.fix_random",
     "pytester",  # the fixtures are tested too
 )

@@ -99,8 +99,10 @@ def _broken(name: str, source: str, error: BaseException) -> DefinitionError:
     if isinstance(error, SyntaxError):
         where = f"{error.filename}, line {error.lineno}"
     else:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{frame.filename}, line {frame.lineno}"
+        frames = traceback.extract_tb(error.__traceback__)
+        # The innermost line of the application's own: where it called the library that raised.
+        own = [frame for frame in frames if Path(frame.filename).is_relative_to(Path.cwd())] or frames
+        where = f"{own[-1].filename}, line {own[-1].lineno}"
     return DefinitionError(
         f"The application's module {name!r} (from {source}) cannot be imported: {type(error).__name__}: {error} "
         f"({where}). sys.path begins with {', '.join(path or '.' for path in sys.path[:3])}.",

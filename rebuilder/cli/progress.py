@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,13 +27,18 @@ def watched(output: Output, what: str) -> Iterator[Observer]:
     # Not the console's own opinion: FORCE_COLOR would have it draw a bar into a pipe.
     if sys.stderr.isatty() and not console.is_dumb_terminal:
         with _bar(console) as bar:
-            output.through = lambda text: console.print(Text(text), soft_wrap=True)
+            output.through = above(console)
             try:
                 yield Bar(bar, bar.add_task(what, total=None, rate="", eta="", done=""), output, what)
             finally:
                 output.through = None
     else:
         yield Lines(output, what)
+
+
+def above(console: Console) -> Callable[[str], None]:
+    """Say something above the bar; not as markup, and not broken into lines that could not be copied."""
+    return lambda text: console.print(Text(text), soft_wrap=True)
 
 
 class _Talk(Console):

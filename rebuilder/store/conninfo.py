@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 from psycopg import conninfo as libpq
 from psycopg_pool import ConnectionPool
 from sqlalchemy import Engine
@@ -38,10 +39,10 @@ def conninfo_of(source: Any) -> str:
         text = f"postgresql://{rest}" if separator and scheme.startswith("postgresql+") else source
         try:
             libpq.conninfo_to_dict(text)
-        except Exception as error:
-            # The text may hold a password: it must not be repeated.
+        except (psycopg.Error, ValueError):
+            # The text may hold a password, and libpq repeats it: not even a traceback may show that.
             raise DefinitionError("The DSN is not one that libpq understands.",
-                                  hint="write it as postgresql://user@host/database, or host=... dbname=...") from error
+                                  hint="write it as postgresql://user@host/database, or host=... dbname=...") from None
         return text
     raise DefinitionError(f"Rebuilder takes a DSN, a psycopg ConnectionPool or a SQLAlchemy Engine, not a "
                           f"{type(source).__name__}.")

@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import sqlalchemy
-from alembic import command
-from alembic.config import Config
 from psycopg import sql
 
 from rebuilder.settings import Settings
 from rebuilder.store.sessions import connect, translated
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+# Alembic is imported where it is used: it is a third of the start of every command, and one needs it.
 
 _ALEMBIC = threading.Lock()
 """Alembic keeps what it works on in globals of its own: one thread at a time. The advisory lock ends with its commit,
@@ -28,6 +32,8 @@ def _scripts() -> Path:
 
 
 def _config(schema: str, output: io.TextIOBase | None = None) -> Config:
+    from alembic.config import Config
+
     config = Config(output_buffer=output)  # type: ignore[arg-type]
     config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
     config.attributes["schema"] = schema
@@ -39,6 +45,8 @@ def install(conninfo: str, settings: Settings | None = None) -> None:
 
     Raises :class:`~rebuilder.errors.MissingPrivilege` if the role may not create the schema.
     """
+    from alembic import command
+
     schema = (settings or Settings()).schema
     with connect(conninfo, role="install") as connection:
         engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: connection,
@@ -62,6 +70,8 @@ def _quoted(schema: str, connection: object) -> str:
 
 def install_sql(settings: Settings | None = None) -> str:
     """The same as SQL text, for a database administrator to run."""
+    from alembic import command
+
     output = io.StringIO()
     with _ALEMBIC:
         command.upgrade(_config((settings or Settings()).schema, output), "head", sql=True)
