@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 
 class StreamId(NamedTuple):
@@ -15,14 +16,27 @@ class StreamId(NamedTuple):
     stream: str
 
 
+Load = Callable[[Any, str], Any]
+"""Gives a field's value from what an event was read from."""
+
+
+class _Lazy:
+    """Where an event that was read keeps its source: not a field, so that it takes no part in what an event is."""
+
+    __slots__ = ("_source",)
+
+
 @dataclass(frozen=True, slots=True)
-class Event:
+class Event(_Lazy):
     """One event of the log, decoded and lifted to its current schema version.
 
     ``position`` is its place in the whole log, ``stream`` always text; ``category``, ``tenant`` and the versions are
     what the log's columns give, or None where the log has no such column. ``data`` and ``metadata`` are what the
     log's decoder makes of the payload. ``recorded_at`` is the time column, if the log has one. ``replaying`` is True
     in a rebuild and False in ``project``, for handlers that must not act on the outside world twice.
+
+    An event that a rebuild reads fills its fields when they are first looked at: data that no handler looks at is
+    never decoded.
     """
 
     position: int
@@ -41,3 +55,25 @@ class Event:
     def stream_id(self) -> StreamId:
         """(tenant, category, stream), which together identify the stream."""
         return StreamId(self.tenant or "", self.category or "", self.stream)
+
+    @classmethod
+    def lazily(cls, raw: Any, load: Load) -> Self:
+        """An event whose fields are loaded from ``raw`` by ``load(raw, name)`` when they are first looked at.
+
+        ``load`` raises AttributeError for what is no field.
+        """
+        event = _new(cls)
+        _set_source(event, (raw, load))
+        return event
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for a slot that is empty: of a field that nobody has looked at, or of an event without a source.
+        raw, load = _get_source(self)
+        value = load(raw, name)
+        object.__setattr__(self, name, value)
+        return value
+
+
+_new = object.__new__
+_set_source = _Lazy._source.__set__  # type: ignore[attr-defined]  # noqa: SLF001
+_get_source = _Lazy._source.__get__  # type: ignore[attr-defined]  # noqa: SLF001

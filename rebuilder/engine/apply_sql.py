@@ -6,7 +6,7 @@ Pipeline mode: https://www.postgresql.org/docs/current/libpq-pipeline-mode.html
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,12 +15,13 @@ from psycopg import sql
 from rebuilder import errors
 from rebuilder.domain.event import Event
 from rebuilder.domain.upcasters import FetchOne, UpcastContext
+from rebuilder.engine.applier import InShadow
 from rebuilder.errors import DefinitionError
 from rebuilder.eventlog import DecodeError
 from rebuilder.store.sessions import first_line
 
 if TYPE_CHECKING:
-    from rebuilder.domain.projection import Projection
+    from rebuilder.domain.projection import Projection, SqlHandlers
     from rebuilder.eventlog import OpenLog, RawEvent
     from rebuilder.store.sessions import Connection
 
@@ -107,49 +108,63 @@ class SqlTarget:
 Lift = Callable[["RawEvent"], Event]
 
 
-def lifter(log: OpenLog, projection: Projection, fetch_one: FetchOne, *, replaying: bool) -> Lift:
+def lifter(log: OpenLog, projection: Projection, fetch_one: FetchOne) -> Lift:
     """The function that decodes a raw event and lifts it to its current schema version."""
     upcasters = projection.upcasters
+    make = log.lazy_decoder()
+    if upcasters is None:
+        return make
 
     def lift(raw: RawEvent) -> Event:
-        try:
-            event = log.decode(raw, replaying=replaying)
-        except DecodeError as error:
-            raise EventFailed(raw, "decode", error) from error
-        if upcasters is None:
-            return event
+        event = make(raw)
         try:
             return upcasters.lift(event, UpcastContext(event.tenant, fetch_one))
+        except DecodeError:
+            raise
         except Exception as error:
             raise EventFailed(raw, "upcaster", error) from error
 
     return lift
 
 
-def apply_events(target: SqlTarget, connection: Connection, projection: Projection, lift: Lift,
-                 events: Iterable[RawEvent]) -> None:
-    """Apply events in order, as one pipeline. Raises :class:`EventFailed`, the transaction then being aborted."""
-    handlers = projection.handlers
-    target.forget()
-    try:
-        with connection.pipeline():
-            for raw in events:
-                target.raw = raw
-                event = lift(raw)
-                handlers.handler(event.type)(event, target)
-    except (EventFailed, errors.WroteOutsideShadow):
-        raise
-    except psycopg.Error as error:
-        culprit = target.culprit() or target.raw
-        if culprit is None:
-            raise
-        raise EventFailed(culprit, "handler", error) from error
-    except Exception as error:
-        if target.raw is None:
-            raise
-        raise EventFailed(target.raw, "handler", error) from error
-    finally:
+class SqlApplier(InShadow):
+    """Applies events through SqlHandlers."""
+
+    def __init__(self, handlers: SqlHandlers, connection: Connection, tables: Mapping[str, sql.Identifier], lift: Lift,
+                 *, page: int) -> None:
+        super().__init__(connection, page)
+        self._handlers = handlers
+        self._target = SqlTarget(connection, tables)
+        self._lift = lift
+
+    def apply(self, events: Sequence[RawEvent]) -> None:
+        """Apply events in order, as one pipeline. Raises :class:`EventFailed`, the transaction then being aborted."""
+        target, lift, handler = self._target, self._lift, self._handlers.handler
         target.forget()
+        try:
+            with self.connection.pipeline():
+                for raw in events:
+                    target.raw = raw
+                    event = lift(raw)
+                    handler(raw.type)(event, target)
+        except EventFailed:
+            raise
+        except psycopg.Error as error:
+            culprit = target.culprit() or target.raw
+            if culprit is None:
+                raise
+            raise EventFailed(culprit, "handler", error) from error
+        except Exception as error:
+            if target.raw is None:
+                raise
+            raise EventFailed(target.raw, cause_of(error), error) from error
+        finally:
+            target.forget()
+
+
+def cause_of(error: BaseException) -> str:
+    """What failed when a handler raised: its event is decoded when it looks at the data."""
+    return "decode" if isinstance(error, DecodeError) else "handler"
 
 
 def describe(raw: RawEvent) -> str:

@@ -15,7 +15,7 @@ import psycopg
 
 from rebuilder import errors
 from rebuilder.domain.event import StreamId
-from rebuilder.engine.apply_sql import EventFailed, apply_events, describe, error_text
+from rebuilder.engine.apply_sql import EventFailed, describe, error_text
 from rebuilder.store.sessions import is_lost, is_transient, translate
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from rebuilder.engine.shadow import Shadow
     from rebuilder.eventlog import Key, RawEvent
 
-_SAVEPOINT = "SAVEPOINT rebuilder_batch"
-_BACK = "ROLLBACK TO SAVEPOINT rebuilder_batch"
-_RELEASE = "RELEASE SAVEPOINT rebuilder_batch"
 _SINGLE = 24
 
 
@@ -62,7 +59,7 @@ def apply(run: Run, shadow: Shadow, replay: Replay, page: Sequence[RawEvent]) ->
     """Apply a page but for its poison events; the change of the number of applied events (a redo may lower it)."""
     segment = replay.segment
     if not segment.open:
-        run.main.execute(_SAVEPOINT)
+        shadow.applier.save()
         segment.open, segment.batches, segment.since, segment.applied = True, 0, replay.cursor, 0
     before = segment.applied
     try:
@@ -82,12 +79,12 @@ def close_segment(run: Run, shadow: Shadow, replay: Replay, page: Sequence[RawEv
     if not segment.open:
         return 0
     before = segment.applied
-    while (error := _deferred_violation(run)) is not None:
+    while (error := shadow.applier.violation()) is not None:
         culprit = _bisect(run, shadow, replay, page)
         segment.applied = _redo(run, shadow, replay, page, EventFailed(culprit, "handler", error))
-    run.main.execute(_RELEASE)
+    shadow.applier.release()
     segment.open = False
-    segment.used += 1
+    segment.used += shadow.applier.savepoints_write
     return segment.applied - before
 
 
@@ -102,7 +99,7 @@ def _apply_healthy(run: Run, shadow: Shadow, replay: Replay, page: Sequence[RawE
                                                f"follows position {poisoned} of its stream, which was set aside"))
         else:
             healthy.append(raw)
-    apply_events(shadow.target, run.main, run.projection, shadow.lift, healthy)
+    shadow.applier.apply(healthy)
     return len(healthy)
 
 
@@ -112,7 +109,7 @@ def _redo(run: Run, shadow: Shadow, replay: Replay, page: Sequence[RawEvent], fa
         run.check()
         if is_lost(failure.error, run.main) or is_transient(failure.error):
             raise translate(failure.error, f"applying {describe(failure.raw)}") from failure.error
-        run.main.execute(_BACK)
+        shadow.applier.back()
         _quarantine(run, replay, failure)
         try:
             return sum(_apply_healthy(run, shadow, replay, events) for events in _pages(run, replay, page))
@@ -135,19 +132,6 @@ def _pages(run: Run, replay: Replay, page: Sequence[RawEvent]) -> Iterator[Seque
     yield page
 
 
-def _deferred_violation(run: Run) -> psycopg.Error | None:
-    """The error that deferred constraints would raise now; the savepoint inside leaves them deferred."""
-    run.main.execute("SAVEPOINT rebuilder_constraints")
-    found: psycopg.Error | None = None
-    try:
-        run.main.execute("SET CONSTRAINTS ALL IMMEDIATE")
-    except psycopg.IntegrityError as error:
-        found = error
-    run.main.execute("ROLLBACK TO SAVEPOINT rebuilder_constraints")
-    run.main.execute("RELEASE SAVEPOINT rebuilder_constraints")
-    return found
-
-
 def _bisect(run: Run, shadow: Shadow, replay: Replay, page: Sequence[RawEvent]) -> RawEvent:
     """The event with which the savepoint's deferred constraints begin to fail: no statement of it failed by itself."""
     events = [raw for part in _pages(run, replay, page) for raw in part if raw.key not in replay.dead]
@@ -155,9 +139,9 @@ def _bisect(run: Run, shadow: Shadow, replay: Replay, page: Sequence[RawEvent]) 
     while fails - holds > 1:
         middle = (holds + fails) // 2
         run.check()
-        run.main.execute(_BACK)
+        shadow.applier.back()
         _apply_healthy(run, shadow, replay, events[:middle])
-        if _deferred_violation(run) is None:
+        if shadow.applier.violation() is None:
             holds = middle
         else:
             fails = middle

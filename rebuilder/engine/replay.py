@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rebuilder.domain.event import StreamId
 from rebuilder.engine import quarantine
-from rebuilder.engine.apply_sql import EventFailed, apply_events, describe, handler_failed
+from rebuilder.engine.apply_sql import EventFailed, describe, handler_failed
 from rebuilder.engine.run import Run
 from rebuilder.engine.shadow import Shadow, check_writes
 from rebuilder.store.sessions import is_lost, is_transient, translate
@@ -72,7 +72,7 @@ def apply_page(run: Run, shadow: Shadow, replay: Replay, page: Sequence[RawEvent
 def apply_batch(run: Run, shadow: Shadow, events: Sequence[RawEvent]) -> None:
     """Apply events without a way back. Raises :class:`~rebuilder.errors.HandlerFailed`, or what the server said."""
     try:
-        apply_events(shadow.target, run.main, run.projection, shadow.lift, events)
+        shadow.applier.apply(events)
     except EventFailed as failure:
         run.check()  # a cancelled statement looks like a failed handler
         if is_lost(failure.error, run.main) or is_transient(failure.error):

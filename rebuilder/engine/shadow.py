@@ -10,7 +10,9 @@ from psycopg import sql
 
 from rebuilder import errors
 from rebuilder.catalog import CatalogBlueprint, LiveTable, preflight, read_blueprint
-from rebuilder.engine.apply_sql import Lift, SqlTarget, lifter
+from rebuilder.engine.applier import Applier
+from rebuilder.engine.appliers import make_applier
+from rebuilder.engine.apply_sql import lifter
 from rebuilder.engine.price import check_price
 from rebuilder.engine.run import Run
 from rebuilder.eventlog import Selection
@@ -24,12 +26,11 @@ RETIRED = "rebuilder_retired_"
 
 @dataclass(slots=True)
 class Shadow:
-    """The tables being built: where they stand, and the target through which handlers reach them."""
+    """The tables being built: where they stand, and what applies events to them."""
 
     work: dict[str, str]
     retired: dict[str, str]
-    target: SqlTarget
-    lift: Lift
+    applier: Applier
     xid: str = ""
     frozen_at: float | None = None
     freeze_cost: float = 0.0
@@ -121,9 +122,8 @@ def create_shadow(run: Run, connection: Connection, blueprint: CatalogBlueprint)
                        (", ".join(work.values()),))
     tables = {name: sql.Identifier(work[table.schema], table.name)
               for name, table in zip(run.projection.tables, blueprint.tables, strict=True)}
-    target = SqlTarget(connection, tables)
-    shadow = Shadow(work, stand_ins(run, RETIRED), target, lifter(run.log, run.projection, _asker(run), replaying=True),
-                    tables=blueprint.tables)
+    applier = make_applier(run, connection, tables, lifter(run.log, run.projection, _asker(run)))
+    shadow = Shadow(work, stand_ins(run, RETIRED), applier, tables=blueprint.tables)
     row = connection.execute("SELECT pg_current_xact_id()::text").fetchone()
     assert row is not None
     shadow.xid = row[0]

@@ -69,6 +69,9 @@ def _encoded(value: Any) -> bytes:
                               hint="give it as JSON text, as it goes into the log") from error
 
 
+_STREAM, _TYPE, _DATA = map(RawEvent._fields.index, ("stream", "type", "data"))
+
+
 class Decoders(NamedTuple):
     """The functions that turn bytes into data and metadata."""
 
@@ -90,6 +93,42 @@ def decode_event(decoders: Decoders, raw: RawEvent, *, replaying: bool) -> Event
     return Event(position=raw.position, stream=raw.stream, type=raw.type, data=data, category=raw.category,
                  tenant=raw.tenant, stream_version=raw.stream_version, schema_version=raw.schema_version,
                  metadata=metadata, recorded_at=raw.recorded_at, replaying=replaying)
+
+
+def lazily(decoders: Decoders) -> Callable[[RawEvent], Event]:
+    """The function that makes an event of a replay from its row; its data is decoded when somebody looks at it.
+
+    What can't be decoded raises :class:`DecodeError` then, out of the handler. Where a handler has looked at an event,
+    the data of the next one of that type is decoded at once, which is cheaper than to be called for it.
+    """
+    decode, make, set_data = decoders.data, Event.lazily, Event.data.__set__  # type: ignore[attr-defined]
+    wanted: set[str] = set()
+
+    def load(raw: RawEvent, name: str) -> Any:
+        if name not in {"data", "metadata"}:
+            return True if name == "replaying" else getattr(raw, name)
+        if name == "data":
+            wanted.add(raw.type)
+        stored = getattr(raw, name)
+        if stored is None:
+            return None
+        try:
+            return getattr(decoders, name)(stored)
+        except Exception as error:
+            raise _failed(raw, f"its {name} is not what the log's decoder expects: {_explain(error)}") from error
+
+    def event(raw: RawEvent) -> Event:
+        if raw[_STREAM] is None:
+            raise _failed(raw, "it has no stream")
+        made = make(raw, load)
+        if raw[_TYPE] in wanted and (stored := raw[_DATA]) is not None:
+            try:
+                set_data(made, decode(stored))
+            except Exception:
+                return made  # it is raised when the handler looks
+        return made
+
+    return event
 
 
 def _failed(raw: RawEvent, why: str) -> DecodeError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -16,10 +17,10 @@ from psycopg import sql
 from rebuilder.domain.event import Event
 from rebuilder.errors import LogChanged, LogDefinitionError, RefusedError
 from rebuilder.eventlog import horizon, read_plan, state
-from rebuilder.eventlog.decoding import Decoders, decode_event
+from rebuilder.eventlog.decoding import Decoders, decode_event, lazily
 from rebuilder.eventlog.horizon import Horizon
 from rebuilder.eventlog.looking import reading
-from rebuilder.eventlog.raw_event import Key, RawEvent
+from rebuilder.eventlog.raw_event import Key, RawEvent, TenantEvent
 from rebuilder.eventlog.relation import Source, Table
 from rebuilder.eventlog.selection import Selection
 from rebuilder.eventlog.sequence import PositionSequence
@@ -104,6 +105,10 @@ class OpenLog:
         """The event a row stands for; :class:`~rebuilder.eventlog.DecodeError` names the one that can't be read."""
         return decode_event(self.decoders, raw, replaying=replaying)
 
+    def lazy_decoder(self) -> Callable[[RawEvent], Event]:
+        """The function that makes events of a replay, each decoded when a handler looks at its data."""
+        return lazily(self.decoders)
+
     def horizon(self, connection: psycopg.Connection[Any], *, own_pids: Collection[int]) -> Horizon:
         """How far the log is complete once the horizon's pending transactions have ended. Two statements."""
         return horizon.take(self, connection, own_pids)
@@ -134,9 +139,9 @@ class OpenLog:
               selection: Selection) -> list[RawEvent]:
         if not selection.types:
             return []
-        make: Callable[[Sequence[Any]], RawEvent] = (
-            (lambda row: RawEvent((row[0], row[4]), *row)) if self.statements.by_tenant
-            else (lambda row: RawEvent((row[0],), *row)))
+        # What the driver calls for every row is C all through.
+        kind = TenantEvent if self.statements.by_tenant else RawEvent
+        make: Callable[[Sequence[Any]], RawEvent] = partial(tuple.__new__, kind)
         cursor = connection.cursor(binary=True, row_factory=lambda _: make)
         with reading(connection), cursor, _explained(self):
             # Not prepared: a kept plan fails after DDL on the log, and poolers lose it.

@@ -10,9 +10,8 @@ Key = tuple[int] | tuple[int, str]
 
 
 class RawEvent(NamedTuple):
-    """One row of the log. A named tuple, since a million of them are made."""
+    """One row of the log, as it is selected. A named tuple, since a million of them are made."""
 
-    key: Key
     position: int
     stream: str | None
     type: str
@@ -23,3 +22,19 @@ class RawEvent(NamedTuple):
     data: bytes | None
     metadata: bytes | None
     recorded_at: datetime | None
+
+    @property
+    def key(self) -> Key:
+        """The event's place in the reading order."""
+        return (self.position,)
+
+
+class TenantEvent(RawEvent):
+    """One row of a log whose tenants count for themselves."""
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> Key:
+        """The event's place in the reading order."""
+        return self.position, self.tenant or ""

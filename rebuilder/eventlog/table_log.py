@@ -87,7 +87,7 @@ class TableLog:
                 columns=missing)
         position = int(values["position"])
         return decode_event(self.decoders(), RawEvent(
-            key=(position,), position=position, stream=str(values["stream"]), type=str(values["type"]),
+            position=position, stream=str(values["stream"]), type=str(values["type"]),
             category=_text(values.get("category")), tenant=_text(values.get("tenant")),
             stream_version=_integer(values.get("stream_version")),
             schema_version=_integer(values.get("schema_version")),
