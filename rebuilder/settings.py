@@ -52,6 +52,8 @@ class Settings:
     lock_timeout_ms: int = 2000
     """lock_timeout of the second connection: it must never wait for our own main transaction."""
     connect_timeout: int = 10
+    outcome_wait: float = 30.0
+    """How long to ask what became of a COMMIT whose reply was lost: a restart or a failover takes about that."""
     horizon_poll: float = 0.005
     """Pause between looks at the transactions below the horizon."""
 

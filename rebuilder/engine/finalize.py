@@ -45,6 +45,7 @@ def finalize(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay, findings:
     run.hear(main)
     run.check()
     run.committing = True
+    run.seam.reach("commit", run)
     _commit(run, shadow)
     held = fenced.held()
     run.deliver()
@@ -62,7 +63,7 @@ def _commit(run: Run, shadow: Shadow) -> None:
 
 def _look_up(run: Run, shadow: Shadow, error: psycopg.Error) -> None:
     """The COMMIT's reply was lost: ask what became of the transaction."""
-    end, status = time.monotonic() + 30, "unknown"
+    end, status = time.monotonic() + run.settings.outcome_wait, "unknown"
     while time.monotonic() < end:
         with suppress(errors.RebuilderError, psycopg.Error), connect(
                 run.conninfo, role="outcome", ticket=str(run.ticket)[:8], autocommit=True) as asking:
