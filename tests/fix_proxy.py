@@ -15,7 +15,8 @@ class Proxy:
     """Listens on loopback and passes each connection on to the server.
 
     `dsn` leads through it. `cut()` ends what is connected, `refuse()` and `accept()` close and open the door,
-    `hold()` and `release()` stop passing bytes on without closing anything, as a network that has gone silent does.
+    `hold()` and `release()` stop passing bytes on without closing anything, as a network that has gone silent does;
+    `mute()` stops only the server's answers.
     """
 
     def __init__(self, target: str) -> None:
@@ -25,6 +26,8 @@ class Proxy:
         self._refusing = False
         self._flowing = threading.Event()
         self._flowing.set()
+        self._answering = threading.Event()
+        self._answering.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.dsn = make_conninfo(target, host="127.0.0.1", hostaddr=None, port=self.port)
@@ -54,8 +57,13 @@ class Proxy:
         """Pass nothing on, until `release`."""
         self._flowing.clear()
 
+    def mute(self) -> None:
+        """Pass on what clients send, and none of the answers, until `release`."""
+        self._answering.clear()
+
     def release(self) -> None:
         self._flowing.set()
+        self._answering.set()
 
     def close(self) -> None:
         self.release()
@@ -103,6 +111,8 @@ class Proxy:
                     for key, _ in selector.select():
                         self._flowing.wait()
                         source = key.fileobj
+                        if source is server:
+                            self._answering.wait()
                         assert isinstance(source, socket.socket)
                         chunk = source.recv(65_536)
                         if not chunk:

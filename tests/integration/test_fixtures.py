@@ -127,6 +127,17 @@ def test_a_held_proxy_is_silent_until_released(connect, dsn, proxy, spawn):
     assert asked.result(10).fetchone() == (1,)
 
 
+def test_a_muted_proxy_delivers_and_does_not_answer(connect, dsn, proxy, spawn):
+    between = proxy(dsn)
+    connection, watcher = connect(between.dsn, autocommit=True), connect(autocommit=True)
+    between.mute()
+    asked = spawn(connection.execute, "CREATE TABLE delivered ()")
+    wait_until(lambda: watcher.execute("SELECT to_regclass('delivered') IS NOT NULL").fetchone() == (True,))
+    assert not asked.done()
+    between.release()
+    asked.result(10)
+
+
 def test_a_crashed_server_keeps_what_was_committed(private_server, connect):
     server = private_server()
     with psycopg.connect(server.dsn) as connection:
