@@ -55,7 +55,7 @@ def test_a_run_that_loses_its_main_connection_fails_and_says_so(db, dsn, point):
 @pytest.mark.parametrize("role", ["reader", "ledger"])
 @pytest.mark.parametrize("point", PHASES)
 def test_a_run_that_loses_another_connection_fails_or_goes_on_and_is_right(db, dsn, point, role):
-    """The reader holds no state; without the ledger nothing could be recorded. Never a wrong table, never a wrong word."""
+    """The reader holds no state; without the ledger nothing is recorded. Never a wrong table, never a wrong word."""
     rebuilder, before, struck = bank.make_rebuilder(dsn), photo(db), []
 
     def strike(run):
