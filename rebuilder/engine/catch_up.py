@@ -13,7 +13,9 @@ import psycopg
 
 from rebuilder import errors
 from rebuilder.domain.blocker import Blocker
+from rebuilder.domain.slowdown import Slowdown
 from rebuilder.engine import quarantine
+from rebuilder.engine.freeze import thin_out
 from rebuilder.engine.replay import Replay, apply_page
 from rebuilder.engine.run import Run
 from rebuilder.engine.shadow import Shadow, check_writes
@@ -50,9 +52,13 @@ def one_round(run: Run, shadow: Shadow, replay: Replay) -> int:
     """Settle a horizon, read and apply everything up to it; the number of events read."""
     horizon = settle(run)
     before, began = replay.read, time.monotonic()
+    slowdown = Slowdown()
     if run.selection.types:
         for page in pages_ahead(run, replay, horizon.position):
+            applying = time.monotonic()
             apply_page(run, shadow, replay, page)
+            slowdown.add(len(page), time.monotonic() - applying)
+            thin_out(run, shadow, replay, slowdown)
             _measure(run, replay.read - before, time.monotonic() - began)
             _hold_rate(run, replay.read - before, began)
     replay.applied += quarantine.close_segment(run, shadow, replay)

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
 from rebuilder.catalog import restore_positions, shadow_positions
 from rebuilder.catalog.blueprint import Column, LiveTable
+from rebuilder.domain.slowdown import Slowdown
+from rebuilder.engine.applier import deferred_violation
 from rebuilder.engine.run import Run
 from rebuilder.engine.shadow import Shadow
+from rebuilder.sql import load
 from rebuilder.store.sessions import Connection, translated
 
+if TYPE_CHECKING:
+    from rebuilder.engine.replay import Replay
+
+_QUERIES = load("queries")
 FRESH = "rebuilder_fresh"
 _SMALLEST = 500
+_FEW_VERSIONS = 5000
+"""Row versions left behind that slow nothing down yet, even if all are one row's."""
 
 
 def freeze(run: Run, shadow: Shadow) -> None:
@@ -34,6 +44,34 @@ def freeze(run: Run, shadow: Shadow) -> None:
     shadow.freeze_cost = shadow.frozen_at - began
 
 
+def thin_out(run: Run, shadow: Shadow, replay: Replay, slowdown: Slowdown) -> None:
+    """Copy the shadow during the bulk when row versions that updates left behind have cost more than that.
+
+    A row updated often is slower to update each time, and can't be pruned inside the transaction: see
+    :mod:`rebuilder.domain.slowdown`.
+    """
+    # After the freeze the attempts decide; FREEZE is refused inside a savepoint of the quarantine.
+    if not slowdown.pays(rows=0) or shadow.frozen_at is not None or replay.segment.open:
+        return
+    row = run.main.execute(_QUERIES["versions"], {"schemas": list(shadow.work.values())}).fetchone()
+    assert row is not None
+    rows, dead = row
+    if dead < _FEW_VERSIONS:
+        slowdown.restart()  # something else is slow
+        return
+    # What deferred constraints still wait for may come with the next page.
+    if not slowdown.pays(rows) or deferred_violation(run.main) is not None:
+        return
+    began = time.monotonic()
+    with translated("copying the shadow"):
+        run.main.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        for table in run.blueprint.tables:
+            _copy_table(run, shadow, table)
+            run.main.execute(sql.SQL("ANALYZE {}").format(shadow.identifier(table)))
+        _defer_again(run, shadow)
+    slowdown.copied(rows, time.monotonic() - began)
+
+
 def stale(run: Run, shadow: Shadow) -> bool:
     """Whether to freeze again before the next attempt: older than ten times its cost, and than ``freeze_age``."""
     if shadow.frozen_at is None:
@@ -42,6 +80,17 @@ def stale(run: Run, shadow: Shadow) -> bool:
 
 
 def _freeze_table(run: Run, shadow: Shadow, table: LiveTable) -> None:
+    """Copy a table, and give it all that it is to have."""
+    _copy_table(run, shadow, table)
+    # Before any other write to it: an index built after an update is not used until every older transaction has ended.
+    for statement in (*run.blueprint.indexes(table, shadow.work), *run.blueprint.dress(table, shadow.work)):
+        run.check()
+        run.main.execute(statement)
+    run.main.execute(sql.SQL("ANALYZE {}").format(shadow.identifier(table)))
+
+
+def _copy_table(run: Run, shadow: Shadow, table: LiveTable) -> None:
+    """Copy a table into a fresh one of its name, with its keys and positions, and drop it."""
     main, schema = run.main, shadow.work[table.schema]
     old, fresh = sql.Identifier(schema, table.name), sql.Identifier(schema, FRESH)
     positions = shadow_positions(main, table, shadow.work)
@@ -58,14 +107,10 @@ def _freeze_table(run: Run, shadow: Shadow, table: LiveTable) -> None:
     main.execute(sql.SQL("TRUNCATE {}").format(old))
     main.execute(sql.SQL("DROP TABLE {}").format(old))
     main.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(fresh, sql.Identifier(table.name)))
-    # Before any other write to it: an index built after an update is not used until every older transaction has ended.
-    for statement in (*run.blueprint.keys(table, shadow.work), *run.blueprint.indexes(table, shadow.work)):
+    for statement in run.blueprint.keys(table, shadow.work):
         run.check()
         main.execute(statement)
     restore_positions(main, table, shadow.work, positions)
-    for statement in run.blueprint.dress(table, shadow.work):
-        main.execute(statement)
-    main.execute(sql.SQL("ANALYZE {}").format(old))
 
 
 def _chunks(run: Run, main: Connection, old: sql.Identifier, table: LiveTable,

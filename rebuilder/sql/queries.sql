@@ -216,6 +216,11 @@ WHERE s.n_tup_ins + s.n_tup_upd + s.n_tup_del > 0 AND s.schemaname <> ALL (%(ins
   AND s.schemaname NOT LIKE 'pg\_temp\_%%' AND s.schemaname NOT LIKE 'pg\_toast%%'
 ORDER BY 2
 
+-- versions: rows of the shadow, and versions of rows that the transaction has left behind in it
+SELECT coalesce(sum(s.n_tup_ins - s.n_tup_del), 0)::int8, coalesce(sum(s.n_tup_upd + s.n_tup_del), 0)::int8
+FROM pg_stat_xact_user_tables s
+WHERE s.schemaname = ANY (%(schemas)s)
+
 -- holders: who holds a lock on these relations, and whether they wait for us
 SELECT l.relation::int8, l.pid, a.usename, a.application_name, a.state,
        extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, x.prepared))::float8,
