@@ -10,7 +10,7 @@ from rebuilder.cli import options as o
 from rebuilder.cli.context import application
 from rebuilder.cli.interrupt import stopping
 from rebuilder.cli.output import Output
-from rebuilder.cli.progress import watched
+from rebuilder.cli.progress import naming_ticket, watched
 from rebuilder.cli.reports import rebuild_text, verify_text
 from rebuilder.domain.quarantine import Quarantine
 from rebuilder.domain.report import RebuildReport
@@ -75,11 +75,12 @@ def rebuild(
     output = Output(json=json)
     setting_aside = _quarantine(quarantine, quarantine_policy, max_dead_letters, keep_data=keep_data)
     rebuilder = application(output, app=app, dsn=dsn, schema=schema, changing=True)
-    with watched(output, name) as observer, stopping(output.say, "the rebuild") as stop:
+    with (watched(output, name) as observer, naming_ticket(observer) as told,
+          stopping(output.say, "the rebuild") as stop):
         report = rebuilder.rebuild(
             name, reason=reason, note=note, quarantine=setting_aside or False, allow=_allowed(allow, allow_loss),
             retire=retire.value, max_rate=max_rate, wait=wait, deadline=deadline, blockers=blockers.value,
-            blockers_after=blockers_after, stop=stop, observer=observer)
+            blockers_after=blockers_after, stop=stop, observer=told)
     code = outcome(report, fail_on_drift=fail_on_drift, accept_dead_letters=accept_dead_letters)
     output.data({**report.to_json(), "exit_code": code}, lambda: rebuild_text(report))
     return code

@@ -59,6 +59,8 @@ def _lines(value: dict[str, Any], notes: list[str]) -> list[str]:
             lines.append(f"  in the way: {described}")
     if value.get("sqlstate") and str(value["sqlstate"]) not in message:
         lines.append(f"  SQLSTATE {value['sqlstate']}")
+    if value.get("ticket") and str(value["ticket"]) not in message:
+        lines.append(f"  ticket {value['ticket']}")
     lines += [f"  note: {note}" for note in notes]
     if value.get("hint"):
         lines.append(f"  next: {value['hint']}")

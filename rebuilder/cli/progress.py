@@ -15,6 +15,8 @@ from rich.text import Text
 from rebuilder.cli.output import Output, seconds, share, silence
 from rebuilder.domain.blocker import Blocker
 from rebuilder.domain.observation import Observation, Observer
+from rebuilder.domain.ticket import Phase
+from rebuilder.errors import RebuilderError
 
 _EVERY = 3.0
 _SEEN_KINDS = ("warning", "waiting", "quarantined")
@@ -34,6 +36,24 @@ def watched(output: Output, what: str) -> Iterator[Observer]:
                 output.through = None
     else:
         yield Lines(output, what)
+
+
+@contextmanager
+def naming_ticket(observer: Observer) -> Iterator[Observer]:
+    """An observer that passes on what it is told; an error then says which ticket records it."""
+    last: list[Observation] = []
+
+    def told(seen: Observation) -> None:
+        last[:] = [seen]
+        observer(seen)
+
+    try:
+        yield told
+    except RebuilderError as error:
+        # In its first step a run has no ticket yet, and may meet another's.
+        if last and last[0].phase is not Phase.LOCK_STATE:
+            error.fields.setdefault("ticket", last[0].ticket)
+        raise
 
 
 def above(console: Console) -> Callable[[str], None]:

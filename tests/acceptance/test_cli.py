@@ -179,6 +179,8 @@ def test_a_poison_event_fails_the_run_with_its_place_on_stderr(cli, bank):
     for part in (f"event {position}", "Poison", "stream a-1", "this event is poison", "next: ", "Live is as it was"):
         assert part in done.stderr
     assert (done.json["error"], done.json["position"], done.json["stream"]) == ("handler", position, "a-1")
+    assert done.json["ticket"] == cli("tickets", "--json").json[0]["ticket"]
+    assert f"  ticket {done.json['ticket']}\n" in done.stderr
     assert rows(bank) == []
     assert stages(bank) == [("failed", "handler")]
     assert "Traceback" not in done.stderr
