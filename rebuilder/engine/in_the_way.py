@@ -58,8 +58,9 @@ def holders(run: Run) -> list[Blocker]:
             continue
         roles.add(exclusive[oid])
         name = application or (kind if kind != "client backend" else None)
-        seen[pid or gid] = Blocker(pid=pid, user=user, application=name, state=state, age_seconds=age, query=query,
-                                   gid=gid, waiting_on_us=bool(waiting))
+        hidden = query == "<insufficient privilege>"
+        seen[pid or gid] = Blocker(pid=pid, user=user, application=name, state=state, age_seconds=age,
+                                   query=None if hidden else query, gid=gid, waiting_on_us=bool(waiting), hidden=hidden)
     run.roles_in_way = frozenset(roles)
     return list(seen.values())
 
