@@ -85,6 +85,7 @@ def _plan(run: Run) -> Plan:
         state = run.books.run(connection, "read_state", projection=run.projection.name).fetchone()
     try:
         preflight(run.blueprint, run.options.allow)
+        shadow.check_row_security(run, connection)
     except errors.RefusedError as error:
         refused.append(error.to_json())
     try:

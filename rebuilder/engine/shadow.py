@@ -62,6 +62,7 @@ def read_definitions(run: Run) -> None:
         run.blueprint = read_blueprint(connection, run.projection.tables, shape=run.projection.shape or None,
                                        run_id=run_id(run))
         preflight(run.blueprint, run.options.allow)
+        check_row_security(run, connection)
         _no_other_owner(run, connection)
 
 
@@ -76,6 +77,16 @@ def check_log(run: Run) -> None:
         raise errors.LogDefinitionError(
             f"Projection {projection.name!r} subscribes to categories, but the log's columns name none.",
             hint="give Columns(category=...), or leave categories out")
+
+
+def check_row_security(run: Run, connection: Connection) -> None:
+    """Refuse, before the replay, a live table of which this role does not see all rows to compare with."""
+    for table in run.blueprint.tables:
+        if connection.execute("SELECT row_security_active(%s::int8::oid)", (table.oid,)).fetchone() == (True,):
+            raise errors.MissingPrivilege(
+                f"Row security hides rows of {table.label} from role {run.server.user!r}, so live can't be compared "
+                "with what a rebuild makes. Nothing was changed.",
+                hint=f'ALTER ROLE "{run.server.user}" BYPASSRLS', table=table.label)
 
 
 def _no_other_owner(run: Run, connection: Connection) -> None:
