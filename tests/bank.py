@@ -151,7 +151,7 @@ def differences(connection: Connection, table: str = "account_balance") -> list[
     columns = "id, owner, balance, changes"
     statement = (f"(SELECT 'lost' AS what, * FROM (({truth}) EXCEPT ALL SELECT {columns} FROM {name}) AS a)"
                  f" UNION ALL (SELECT 'invented', * FROM (SELECT {columns} FROM {name} EXCEPT ALL ({truth})) AS b)")
-    return connection.execute(statement).fetchall()  # type: ignore[arg-type]
+    return connection.execute(statement).fetchall()
 
 
 def assert_equal_to_replay(connection: Connection, table: str = "account_balance") -> int:
