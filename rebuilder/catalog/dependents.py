@@ -55,7 +55,20 @@ class View:
     definition: str
     options: tuple[str, ...]
     types: tuple[int, ...]
-    reads: tuple[int, ...]  # other views of the first level that it reads, directly or not
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class LockedView:
+    """A view that the fence locks: of the first level, or between one of those and live."""
+
+    oid: int
+    schema: str
+    name: str
+    owner: str
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -174,7 +187,8 @@ class Dependents:
     """All of them."""
 
     found: tuple[Dependent, ...]
-    views: tuple[View, ...]  # outermost first
+    views: tuple[View, ...]
+    locked_views: tuple[LockedView, ...]  # outermost first
     functions: tuple[Function, ...]
     policies: tuple[OtherPolicy, ...]
     referencing: tuple[Referencing, ...]
@@ -212,16 +226,21 @@ def read_dependents(
         triggers=own["triggers"],
     )
     referred = {c.referred for table in tables for c in table.of_kind("f")} - set(lives)
+    # LOCK TABLE would go through a view that reads live to live itself, too early: those are locked as views are.
+    above = rows(connection, QUERIES["above"], oids=lives)
+    named = {*subjects("view"), *(row["oid"] for row in reads)}
+    elsewhere = {row["oid"] for row in reads} - {*lives, *(row["oid"] for row in above)}
     listing = QUERIES["filtered_publications" if publication_filters else "publications"]
     return Dependents(
         found=found,
         views=tuple(fact(View, row) for row in rows(connection, QUERIES["views"], oids=subjects("view"))),
+        locked_views=tuple(fact(LockedView, row) for row in above if row["oid"] in named),
         functions=tuple(fact(Function, row) for row in rows(connection, QUERIES["functions"], oids=functions)),
         policies=tuple(fact(OtherPolicy, row) for row in rows(connection, QUERIES["other_policies"], oids=policies)),
         referencing=tuple(
             fact(Referencing, row) for row in rows(connection, QUERIES["referencing"], oids=subjects("foreign-key"))
         ),
         publications=tuple(fact(Publication, row) for row in rows(connection, listing, oids=lives)),
-        reads=tuple(fact(ReadRelation, row) for row in reads if row["oid"] not in lives),
+        reads=tuple(fact(ReadRelation, row) for row in reads if row["oid"] in elsewhere),
         referred=tuple(fact(Referred, row) for row in rows(connection, QUERIES["referred"], oids=sorted(referred))),
     )

@@ -25,7 +25,6 @@ def locks(tables: Sequence[TableFacts], dependents: Dependents) -> tuple[FenceLo
     exclusive = {
         *(p.table for p in dependents.policies),
         *(f.table for f in dependents.referencing),
-        *(v.oid for v in dependents.views),
         *(r.oid for r in dependents.referred),
         *(t.oid for t in tables),
     }
@@ -33,7 +32,7 @@ def locks(tables: Sequence[TableFacts], dependents: Dependents) -> tuple[FenceLo
     add(_read(relation) for relation in dependents.reads if relation.oid not in exclusive)
     add(
         FenceLock(LockKind.VIEW, "view", f"{v.schema}.{v.name}", v.oid, ddl.owner_to("VIEW", v.identifier, v.owner))
-        for v in dependents.views
+        for v in dependents.locked_views
     )
     add(_table("referencing", f.schema, f.table_name, f.table) for f in dependents.referencing)
     add(_table("live", t.schema, t.name, t.oid) for t in lives)

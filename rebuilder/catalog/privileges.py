@@ -37,7 +37,7 @@ def _owned(tables: Sequence[TableFacts], dependents: Dependents) -> Iterator[tup
         for sequence in table.sequences:
             yield table, "sequence", f"{sequence.schema}.{sequence.name}", sequence.owner
     first = tables[0]
-    for view in dependents.views:
+    for view in dependents.locked_views:
         yield first, "view", f"{view.schema}.{view.name}", view.owner
     for function in dependents.functions:
         yield first, "function", f"{function.schema}.{function.name}", function.owner

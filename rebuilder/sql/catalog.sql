@@ -273,26 +273,30 @@ LEFT JOIN pg_catalog.pg_publication_rel pr ON x.class = 'pg_catalog.pg_publicati
 LEFT JOIN pg_catalog.pg_publication pub ON pub.oid = pr.prpubid
 ORDER BY 1, 2, 3, 4
 
--- views: definitions of views, outermost first
+-- above: all views over the tables, directly or not, outermost first
 WITH RECURSIVE up AS (
-    SELECT v.oid AS view, v.oid AS above, 0 AS depth, ARRAY[v.oid] AS path
-    FROM pg_class v WHERE v.oid = ANY(%(oids)s::oid[])
-    UNION ALL
-    SELECT up.view, r.ev_class, up.depth + 1, up.path || r.ev_class
+    SELECT oid, 0 AS depth FROM unnest(%(oids)s::oid[]) oid
+    UNION
+    SELECT r.ev_class, up.depth + 1
     FROM up
-    JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = up.above AND d.classid = 'pg_rewrite'::regclass
-    JOIN pg_rewrite r ON r.oid = d.objid AND r.rulename = '_RETURN'
-    WHERE r.ev_class <> ALL(up.path)
+    JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = up.oid AND d.classid = 'pg_rewrite'::regclass
+    JOIN pg_rewrite r ON r.oid = d.objid AND r.rulename = '_RETURN' AND r.ev_class <> up.oid
 )
+SELECT v.oid::bigint AS oid, n.nspname AS schema, v.relname AS name, pg_get_userbyid(v.relowner) AS owner
+FROM (SELECT oid, max(depth) AS depth FROM up GROUP BY oid) deepest
+JOIN pg_class v ON v.oid = deepest.oid AND v.relkind = 'v'
+JOIN pg_namespace n ON n.oid = v.relnamespace
+ORDER BY deepest.depth DESC, n.nspname, v.relname
+
+-- views: definitions of views
 SELECT v.oid::bigint AS oid, n.nspname AS schema, v.relname AS name, pg_get_userbyid(v.relowner) AS owner,
        v.relpersistence::text AS persistence, pg_get_viewdef(v.oid) AS definition, coalesce(v.reloptions, '{}') AS options,
        coalesce((SELECT array_agg(a.atttypid::bigint ORDER BY a.attnum) FROM pg_attribute a
-                 WHERE a.attrelid = v.oid AND a.attnum > 0 AND NOT a.attisdropped), '{}') AS types,
-       ARRAY(SELECT DISTINCT deep.view::bigint FROM up deep WHERE deep.above = v.oid AND deep.view <> v.oid) AS reads
+                 WHERE a.attrelid = v.oid AND a.attnum > 0 AND NOT a.attisdropped), '{}') AS types
 FROM pg_class v
 JOIN pg_namespace n ON n.oid = v.relnamespace
 WHERE v.oid = ANY(%(oids)s::oid[])
-ORDER BY (SELECT max(depth) FROM up WHERE up.view = v.oid AND up.above = ANY(%(oids)s::oid[])), n.nspname, v.relname
+ORDER BY n.nspname, v.relname
 
 -- functions: definitions of functions with an SQL body
 SELECT p.oid::bigint AS oid, n.nspname AS schema, p.proname AS name, pg_get_userbyid(p.proowner) AS owner,

@@ -75,6 +75,8 @@ class Swap:
         """Schemas and the shadow, keys included."""
         for schema in (*self.work.values(), *self.retired.values()):
             self.main.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        path = sql.SQL(", ").join(map(sql.Identifier, (*self.work.values(), "public")))
+        self.main.execute(sql.SQL("SET LOCAL search_path = {}").format(path))
         for table in self.blueprint.tables:
             self.execute(self.blueprint.create(table, self.work, table.name))
             self.execute(self.blueprint.keys(table, self.work))
@@ -100,9 +102,9 @@ class Swap:
             self.second.execute("SET LOCAL row_security = off")
             with self.second.cursor() as cursor, cursor.copy(out) as rows:
                 data = b"".join(bytes(row) for row in rows)
-        with self.main.cursor() as cursor:
-            with cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(self.shadow(table), names)) as copy:
-                copy.write(data)
+        into = sql.SQL("COPY {} ({}) FROM STDIN").format(self.shadow(table), names)
+        with self.main.cursor() as cursor, cursor.copy(into) as copy:
+            copy.write(data)
 
     def freeze(self) -> None:
         """Every shadow into a fresh table, which takes its name and gets all but the bare columns."""
