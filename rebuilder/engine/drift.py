@@ -117,17 +117,34 @@ def ghosts(run: Run, connection: Connection, comparison: Comparison, column: str
     return (int(row[0]), list(row[1] or [])) if row else (0, [])
 
 
+def count_again(connection: Connection, comparison: Comparison) -> None:
+    """Count once more, now that the shadow has caught up with what live was at the first count.
+
+    At the first one it lagged by what writers had just committed; what live has come to have since must not count yet.
+    """
+    live, filled = comparison.live_rows, comparison.filled
+    with translated("comparing live with the shadow"), looking(connection):
+        _count(connection, comparison)
+    comparison.live_rows = min(live, comparison.live_rows)
+    comparison.filled = {name: (min(filled[name][0], now), shadow) for name, (now, shadow) in comparison.filled.items()}
+
+
 def _whole(connection: Connection, comparison: Comparison) -> None:
     found = connection.execute(comparison.pair.candidates(CANDIDATES + 1)).fetchall()
     comparison.candidates = {row[4:]: row for row in found[:CANDIDATES]}
+    differing = _count(connection, comparison)
+    if len(found) > CANDIDATES:
+        comparison.uncounted = differing
+
+
+def _count(connection: Connection, comparison: Comparison) -> Drift:
     totals = connection.execute(comparison.pair.totals()).fetchone()
     assert totals is not None
     comparison.live_rows, comparison.shadow_rows = totals[0], totals[1]
     counts = totals[5:]
     comparison.filled = {column.name: (counts[2 * n], counts[2 * n + 1])
                          for n, column in enumerate(comparison.pair.columns)}
-    if len(found) > CANDIDATES:
-        comparison.uncounted = Drift(totals[2], totals[3], totals[4])
+    return Drift(totals[2], totals[3], totals[4])
 
 
 def _sample(label: str, key: tuple[Compared, ...], rows: Sequence[Found], most: int) -> tuple[DriftSample, ...]:
