@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -27,13 +25,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from rebuilder.domain.ticket import Health, Phase, Stage
+from rebuilder.store.lifecycle_schema import add_lifecycle
+from rebuilder.store.words import one_of
 
 _Time = DateTime(timezone=True)
-
-
-def one_of(column: str, words: type[StrEnum]) -> str:
-    """A CHECK that a column is one of an enumeration's words, and not NULL (which a plain IN lets through)."""
-    return f"{column} IS NOT NULL AND {column} IN ({', '.join(repr(str(word)) for word in words)})"
 
 
 def metadata(schema: str = "rebuilder") -> MetaData:
@@ -53,6 +48,8 @@ def metadata(schema: str = "rebuilder") -> MetaData:
         Column("rebuilt_at", _Time),
         Column("last_failure", Text),
         Column("updated_at", _Time, nullable=False, server_default=func.now()),
+        Column("source_generation", Uuid, ForeignKey(f"{schema}.source_generation.generation",
+                                                     name="projection_state_source")),
         CheckConstraint(one_of("health", Health), name="projection_state_health"),
         CheckConstraint("octet_length(projection) BETWEEN 1 AND 128", name="projection_state_name"),
         CheckConstraint("generation >= 0 AND next_generation > generation", name="projection_state_generation"),
@@ -83,6 +80,30 @@ def metadata(schema: str = "rebuilder") -> MetaData:
         Column("failure_code", Text),
         Column("failure", JSONB),
         Column("report", JSONB),
+        Column("driver", Text, nullable=False, server_default=text("'engine'")),
+        Column("invalidation", Uuid, ForeignKey(f"{schema}.invalidation.invalidation", use_alter=True,
+                                                name="rebuild_ticket_invalidation")),
+        Column("source_generation", Uuid, ForeignKey(f"{schema}.source_generation.generation",
+                                                     name="rebuild_ticket_source_generation")),
+        Column("source_position", BigInteger),
+        Column("source_events", BigInteger),
+        Column("source_tier", Text),
+        Column("source_digest", Text),
+        Column("checkpoint_position", BigInteger),
+        Column("checkpoint_events", BigInteger),
+        Column("checkpoint_rows", BigInteger),
+        Column("checkpoint_at", _Time),
+        CheckConstraint("driver IN ('engine', 'store')", name="rebuild_ticket_driver"),
+        CheckConstraint("num_nonnulls(source_generation, source_position, source_events, source_tier) IN (0, 4) AND "
+                        "(source_digest IS NULL OR source_tier IS NOT NULL)", name="rebuild_ticket_source"),
+        CheckConstraint("source_tier IS NULL OR source_tier IN ('count', 'sum64', 'sha256')",
+                        name="rebuild_ticket_source_tier"),
+        CheckConstraint("coalesce(source_position, 0) >= 0 AND coalesce(source_events, 0) >= 0",
+                        name="rebuild_ticket_source_numbers"),
+        CheckConstraint("num_nonnulls(checkpoint_position, checkpoint_events, checkpoint_at) IN (0, 3) AND "
+                        "(checkpoint_rows IS NULL OR checkpoint_at IS NOT NULL)", name="rebuild_ticket_checkpoint"),
+        CheckConstraint("coalesce(checkpoint_position, 0) >= 0 AND coalesce(checkpoint_events, 0) >= 0 AND "
+                        "coalesce(checkpoint_rows, 0) >= 0", name="rebuild_ticket_checkpoint_numbers"),
         CheckConstraint(one_of("stage", Stage), name="rebuild_ticket_stage"),
         CheckConstraint("generation >= 1 AND version >= 1 AND revision >= 1", name="rebuild_ticket_numbers"),
         CheckConstraint("(finished_at IS NOT NULL) = (stage IN ('completed', 'failed', 'cancelled'))",
@@ -171,6 +192,14 @@ def metadata(schema: str = "rebuilder") -> MetaData:
         Column("projection", Text, primary_key=True),
         Column("position", BigInteger, nullable=False, server_default=text("0")),
         Column("updated_at", _Time, nullable=False, server_default=func.now()),
+        Column("generation", BigInteger),
+        Column("source_generation", Uuid, ForeignKey(f"{schema}.source_generation.generation",
+                                                     name="follower_checkpoint_source")),
+        Column("events_applied", BigInteger, nullable=False, server_default=text("0")),
+        Column("rows", BigInteger),
         CheckConstraint("position >= 0", name="follower_checkpoint_position"),
+        CheckConstraint("events_applied >= 0 AND coalesce(rows, 0) >= 0 AND coalesce(generation, 1) >= 1",
+                        name="follower_checkpoint_numbers"),
     )
+    add_lifecycle(meta, schema)
     return meta

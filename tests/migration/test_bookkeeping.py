@@ -112,7 +112,7 @@ def test_two_installations_at_once_wait_for_each_other(bare_dsn, connect, spawn)
     gate.commit()
     for each in both:
         each.result(30)
-    assert watcher.execute("SELECT version_num FROM rebuilder.alembic_version").fetchall() == [("0001",)]
+    assert watcher.execute("SELECT version_num FROM rebuilder.alembic_version").fetchall() == [("0002",)]
 
 
 def test_many_installations_at_once_all_succeed(bare_dsn, spawn, connect, dsn):
@@ -198,7 +198,8 @@ def test_alembic_s_own_command_runs_the_same_revisions(bare_dsn, dsn, connect):
 def test_no_check_lets_a_null_through(dsn, connect):
     """A CHECK whose answer is NULL passes: with any of its nullable columns empty each one says true or false."""
     db = connect(autocommit=True)
-    values = {"text": "x", "bigint": 1, "integer": 1, "timestamp with time zone": "now", "jsonb": "{}", "uuid": None}
+    values = {"text": "x", "bigint": 1, "integer": 1, "timestamp with time zone": "now", "jsonb": "{}",
+              "uuid": None, "bytea": b"x"}
     checks = db.execute(CHECKS).fetchall()
     assert len(checks) > 15
     open_ones = []
