@@ -147,7 +147,7 @@ class SqlApplier(InShadow):
                     target.raw = raw
                     event = lift(raw)
                     handler(raw.type)(event, target)
-        except EventFailed:
+        except (EventFailed, errors.WroteOutsideShadow):  # an error of the program is no poison
             raise
         except psycopg.Error as error:
             culprit = target.culprit() or target.raw
