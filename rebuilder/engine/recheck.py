@@ -90,6 +90,14 @@ def check_count(run: Run, replay: Replay, *, whole: bool = False) -> None:
 
 def check_live(run: Run) -> None:
     """Live's definition and all that depends on it are what the plan saw."""
+    # The dependents first: a foreign key that was born shows in live's own definition as a nameless trigger only.
+    with translated("comparing what depends on live with the plan"):
+        now = current_closure(run.main, run.blueprint)
+    if now != run.blueprint.closure:
+        moved = sorted(now ^ run.blueprint.closure)
+        raise errors.LiveChanged(
+            f"Objects that depend on {_labels(run)} came or went during the run: {', '.join(moved)}. Live is as it "
+            "was.", hint="repeat: the next run takes them into account", changed=moved)
     with translated("comparing live's definition with the plan's"):
         if current_fingerprint(run.main, run.blueprint) != run.blueprint.fingerprint:
             changed = changed_parts(run.main, run.blueprint)
@@ -97,12 +105,6 @@ def check_live(run: Run) -> None:
                 f"The definition of {_labels(run)} changed during the run: {', '.join(changed)}. Swapping would undo "
                 "that. Live is as it was.", hint="repeat: the next run builds the shadow from the new definition",
                 changed=list(changed))
-        now = current_closure(run.main, run.blueprint)
-    if now != run.blueprint.closure:
-        moved = sorted(now ^ run.blueprint.closure)
-        raise errors.LiveChanged(
-            f"Objects that depend on {_labels(run)} came or went during the run: {', '.join(moved)}. Live is as it "
-            "was.", hint="repeat: the next run takes them into account", changed=moved)
 
 
 def _check_tail(run: Run, shadow: Shadow, replay: Replay) -> None:
