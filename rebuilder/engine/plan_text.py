@@ -51,6 +51,8 @@ def _price(plan: Plan) -> list[str]:
         f"  {price.logical_slots} logical replication slots{limit}, {price.replicas} replicas",
         f"  {price.connections} connections (one more to count the events, one if upcasters look things up)",
         "  when the fence budget ends the replay is lost",
+        "  a snapshot from before the cut-over that waits for it sees the read model as of the last freeze,",
+        f"  which is at most {price.freeze_age_seconds:.0f} s old, or ten times what the freeze took",
     ]
     if price.wal_level == "minimal":
         lines.append("  wal_level is minimal: COMMIT syncs the whole table under the fence")

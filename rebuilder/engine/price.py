@@ -33,6 +33,7 @@ class Price:
     wal_level: str
     synchronous_standbys: str
     indexing_concurrently: tuple[str, ...]
+    freeze_age_seconds: float
 
     def to_json(self) -> dict[str, Any]:
         """The fields as an object."""
@@ -53,7 +54,8 @@ def price_of(run: Run) -> Price:
     return Price(events=events, estimated_seconds=seconds, live_bytes=live, peak_bytes=3 * live,
                  wal_bytes=2 * live + _WAL_PER_EVENT * events, connections=3, logical_slots=row[0],
                  slot_limit_bytes=row[1], replicas=row[2], xid_age=row[3], guarded_consumers=tuple(row[4]),
-                 wal_level=row[5], synchronous_standbys=row[6], indexing_concurrently=tuple(row[7]))
+                 wal_level=row[5], synchronous_standbys=row[6], indexing_concurrently=tuple(row[7]),
+                 freeze_age_seconds=run.settings.freeze_age)
 
 
 def check_price(run: Run) -> None:

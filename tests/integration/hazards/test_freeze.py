@@ -198,6 +198,13 @@ def test_row_security_that_binds_the_owner_is_refused_before_the_replay_and_else
     assert_equal_to_replay(connection)
 
 
+def test_the_plan_says_how_old_the_last_freeze_may_be(dsn, watcher):
+    """That is what an old snapshot that waited on the fence sees: part of the price (hazard M4)."""
+    plan = make_rebuilder(dsn, settings={"freeze_age": 17.0}).plan(NAME)
+    assert plan.price.freeze_age_seconds == 17.0
+    assert "at most 17 s old" in plan_text(plan)
+
+
 def test_the_plan_says_what_wal_level_minimal_costs_and_the_rebuild_works_there(private_server, connect):
     """COMMIT syncs the whole new table under the fence then (65 ms for 148 MB): part of the price."""
     server = private_server(durable=False, wal_level="minimal", max_wal_senders="0")
