@@ -2,6 +2,7 @@
 
 from rebuilder.app import Rebuilder
 from rebuilder.domain.event import Event, StreamId
+from rebuilder.domain.fold import Fold
 from rebuilder.domain.observation import Observation, Observer
 from rebuilder.domain.projection import ExternalCheckpoint, Projection, SqlHandlers, Target
 from rebuilder.domain.quarantine import Quarantine
@@ -31,6 +32,7 @@ __all__ = [
     "Event",
     "Expression",
     "ExternalCheckpoint",
+    "Fold",
     "Health",
     "NotNow",
     "Observation",

@@ -43,6 +43,11 @@ class Settings:
     """Between two heartbeats of the ticket."""
     retain_hours: float = 24.0
     """How long a retired table is kept."""
+    fold_memory: int = 256 * 1024 * 1024
+    """Bytes of rows that folds keep in memory, as estimated; beyond it they are written to the shadow and loaded when
+    they are touched again."""
+    fold_page: int = 10_000
+    """Events that a fold reads at once: it costs the server nothing to apply them."""
     freeze_chunk: int = 16 * 1024 * 1024
     """Bytes per chunk of the freeze: what is in memory at once."""
     freeze_age: float = 30.0
@@ -61,7 +66,8 @@ class Settings:
         if not self.schema:
             raise DefinitionError("settings.schema is ''; it must be the name of the bookkeeping schema.")
         for name, least in (("batch", 1), ("fence_hold", 0.01), ("fence_poll", 0.001), ("fence_nowait", 0),
-                            ("heartbeat", 0.05), ("freeze_chunk", 4096), ("freeze_age", 0), ("lock_timeout_ms", 1),
+                            ("heartbeat", 0.05), ("freeze_chunk", 4096), ("fold_memory", 0), ("fold_page", 1),
+                            ("freeze_age", 0), ("lock_timeout_ms", 1),
                             ("horizon_poll", 0.001), ("connect_timeout", 1), ("catch_up_rounds", 1), ("fence_rest", 0),
                             ("retain_hours", 0), ("drift_sample", 0)):
             value = getattr(self, name)

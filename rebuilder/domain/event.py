@@ -74,6 +74,8 @@ class Event(_Lazy):
         return value
 
 
+SET_DATA: Callable[[Event, Any], None] = vars(Event)["data"].__set__
+"""Fills the data of an event that was made lazily."""
 _new = object.__new__
 _set_source = _Lazy._source.__set__  # type: ignore[attr-defined]  # noqa: SLF001
 _get_source = _Lazy._source.__get__  # type: ignore[attr-defined]  # noqa: SLF001

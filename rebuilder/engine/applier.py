@@ -49,8 +49,8 @@ class Applier(Protocol):
     def violation(self) -> psycopg.Error | None:
         """What deferred constraints would say to the rows as they are."""
 
-    def settle(self) -> None:
-        """Write what is only in memory into the shadow."""
+    def settle(self, *, but_bulk: bool = False) -> None:
+        """Write what is only in memory into the shadow; ``but_bulk`` leaves what :meth:`bulk` would give."""
 
     def forget(self) -> None:
         """The shadow was rolled back to where it was settled: drop what is in memory."""
@@ -84,7 +84,7 @@ class InShadow:
         """The error that deferred constraints would raise now."""
         return deferred_violation(self.connection)
 
-    def settle(self) -> None:
+    def settle(self, *, but_bulk: bool = False) -> None:
         """Nothing is only in memory."""
 
     def forget(self) -> None:

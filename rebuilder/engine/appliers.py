@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from rebuilder.domain.projection import SqlHandlers
+from rebuilder.engine.apply_fold import FoldApplier
 from rebuilder.engine.apply_sql import Lift, SqlApplier
 
 if TYPE_CHECKING:
@@ -22,4 +23,4 @@ def make_applier(run: Run, connection: Connection, tables: Mapping[str, sql.Iden
         case SqlHandlers() as handlers:
             return SqlApplier(handlers, connection, tables, lift, page=run.settings.batch)
         case _:
-            raise NotImplementedError
+            return FoldApplier(run, connection, tables, lift)

@@ -54,7 +54,7 @@ def one_round(run: Run, shadow: Shadow, replay: Replay) -> int:
     before, began = replay.read, time.monotonic()
     slowdown = Slowdown()
     if run.selection.types:
-        for page in pages_ahead(run, replay, horizon.position):
+        for page in pages_ahead(run, replay, horizon.position, shadow.applier.page):
             applying = time.monotonic()
             apply_page(run, shadow, replay, page)
             slowdown.add(len(page), time.monotonic() - applying)
@@ -118,10 +118,8 @@ def rest_that_fits(run: Run) -> int:
     return min(run.settings.fence_rest, max(1, int(run.rate * run.settings.fence_hold / 2)))
 
 
-def pages_ahead(run: Run, replay: Replay, upto: int) -> Iterator[list[RawEvent]]:
+def pages_ahead(run: Run, replay: Replay, upto: int, limit: int) -> Iterator[list[RawEvent]]:
     """The pages up to a settled horizon, the next one being read while the caller applies this one."""
-    limit = run.settings.batch
-
     def load(after: Key | None) -> list[RawEvent]:
         with run.reading() as reader:
             return run.log.page(reader, run.selection, after=after, upto=upto, limit=limit)

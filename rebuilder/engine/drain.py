@@ -24,6 +24,7 @@ def drain(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay) -> None:
         else:
             _to_the_end(run, shadow, replay)
     replay.applied += quarantine.close_segment(run, shadow, replay)
+    shadow.applier.settle()
     check_writes(run, shadow, fenced=True)
     check_held(run, fenced)
 

@@ -64,6 +64,7 @@ class Attempt:
     """One try: a savepoint, the locks, and what follows up to the commit; undone when it gives the fence back."""
 
     run: Run
+    shadow: Shadow
     replay: Replay
     order: list[FenceLock]
     queue_ms: int | None
@@ -74,6 +75,7 @@ class Attempt:
     began: float = 0.0
 
     def __enter__(self) -> Self:
+        self.shadow.applier.settle()
         self.mark = self.replay.mark()
         self.began = time.monotonic()
         self.run.attempts += 1
@@ -142,6 +144,7 @@ class Attempt:
         run.main.execute("ROLLBACK TO SAVEPOINT rebuilder_fence")
         run.main.execute("RELEASE SAVEPOINT rebuilder_fence")
         self.replay.restore(self.mark)
+        self.shadow.applier.forget()
         run.deliver()
         self.why = str(error) if isinstance(error, GiveBack) else _why(error, self)
         run.observe("attempt", self.why, failed_on=self.failed_on.label if self.failed_on else None,
@@ -162,7 +165,7 @@ def attempts(run: Run, shadow: Shadow, replay: Replay, refresh: Callable[[], Non
     while True:
         refresh()
         _come_close(run, shadow, replay)
-        for attempt in _turn(run, replay, order, backoff, in_way):
+        for attempt in _turn(run, shadow, replay, order, backoff, in_way):
             yield attempt
             last = attempt.why or last
             in_way.saw([attempt.failed_on.role] if attempt.failed_on else [])
@@ -212,13 +215,14 @@ def _wait_for_small_tail(run: Run, shadow: Shadow, replay: Replay) -> None:
         one_round(run, shadow, replay)
 
 
-def _turn(run: Run, replay: Replay, order: list[FenceLock], backoff: Backoff, in_way: InWay) -> Iterator[Attempt]:
+def _turn(run: Run, shadow: Shadow, replay: Replay, order: list[FenceLock], backoff: Backoff,
+          in_way: InWay) -> Iterator[Attempt]:
     run.enter(Phase.FENCE)
     end = time.monotonic() + run.settings.fence_nowait
     looked = holders(run)
     while True:
         if not looked:
-            yield Attempt(run, replay, list(order), None)
+            yield Attempt(run, shadow, replay, list(order), None)
         if time.monotonic() >= end:
             break
         run.pause(run.settings.fence_poll)
@@ -231,7 +235,7 @@ def _turn(run: Run, replay: Replay, order: list[FenceLock], backoff: Backoff, in
         shortest, longest = run.settings.fence_queue_ms
         most = run.server.deadlock_timeout.total_seconds() * 1000 * _SHARE_OF_DEADLOCK_TIMEOUT
         step = shortest + (longest - shortest) * min(1.0, backoff.failures / 5)
-        yield Attempt(run, replay, list(order), int(min(step, most)))
+        yield Attempt(run, shadow, replay, list(order), int(min(step, most)))
 
 
 def _not_acquired(run: Run, backoff: Backoff, last: str) -> errors.FenceNotAcquired:

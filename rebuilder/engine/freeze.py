@@ -7,7 +7,7 @@ reader that waited on the fence finds them. See https://www.postgresql.org/docs/
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -37,6 +37,7 @@ def freeze(run: Run, shadow: Shadow) -> None:
     with translated("freezing the shadow"):
         # Pending deferred checks would make TRUNCATE and DROP of the old copy fail (55006).
         run.main.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        shadow.applier.settle(but_bulk=True)
         for table in run.blueprint.tables:
             _freeze_table(run, shadow, table)
         _defer_again(run, shadow)
@@ -96,13 +97,10 @@ def _copy_table(run: Run, shadow: Shadow, table: LiveTable) -> None:
     positions = shadow_positions(main, table, shadow.work)
     for statement in run.blueprint.create(table, shadow.work, FRESH):
         main.execute(statement)
-    columns = sql.SQL(", ").join(map(sql.Identifier, table.stored))
-    into = sql.SQL("COPY {} ({}) FROM STDIN WITH (FORMAT binary, FREEZE)").format(fresh, columns)
-    for chunk in _chunks(run, main, old, table, columns):
-        run.check()
-        with main.cursor().copy(into) as copy:
-            for part in chunk:
-                copy.write(part)
+    if (bulk := shadow.applier.bulk(table)) is not None:
+        _copy_in(run, fresh, sql.SQL("FREEZE"), bulk.columns, [bulk.chunks])
+    else:
+        _copy_in(run, fresh, sql.SQL("FORMAT binary, FREEZE"), table.stored, _chunks(run, main, old, table))
     # TRUNCATE gives the space back at once, DROP only at the end of the transaction.
     main.execute(sql.SQL("TRUNCATE {}").format(old))
     main.execute(sql.SQL("DROP TABLE {}").format(old))
@@ -113,9 +111,20 @@ def _copy_table(run: Run, shadow: Shadow, table: LiveTable) -> None:
     restore_positions(main, table, shadow.work, positions)
 
 
-def _chunks(run: Run, main: Connection, old: sql.Identifier, table: LiveTable,
-            columns: sql.Composable) -> Iterator[list[bytes]]:
+def _copy_in(run: Run, fresh: sql.Identifier, options: sql.SQL, columns: Sequence[str],
+             chunks: Iterable[Iterable[bytes]]) -> None:
+    into = sql.SQL("COPY {} ({}) FROM STDIN WITH ({})").format(
+        fresh, sql.SQL(", ").join(map(sql.Identifier, columns)), options)
+    for chunk in chunks:
+        run.check()
+        with run.main.cursor().copy(into) as copy:
+            for part in chunk:
+                copy.write(part)
+
+
+def _chunks(run: Run, main: Connection, old: sql.Identifier, table: LiveTable) -> Iterator[list[bytes]]:
     """The rows in keyset chunks, ordered by primary key: one connection can't copy out and in at once."""
+    columns = sql.SQL(", ").join(map(sql.Identifier, table.stored))
     key = [column for column in table.columns if column.name in table.primary_key]
     key.sort(key=lambda column: table.primary_key.index(column.name))
     names = sql.SQL(", ").join(sql.Identifier(column.name) for column in key)

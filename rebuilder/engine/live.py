@@ -15,10 +15,11 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from rebuilder.domain.event import Event
-from rebuilder.domain.projection import Projection
+from rebuilder.domain.projection import Projection, SqlHandlers
 from rebuilder.domain.registry import Registry
 from rebuilder.domain.upcasters import UpcastContext
 from rebuilder.engine.apply_sql import checked
+from rebuilder.engine.fold_live import fold_live, fold_tables
 from rebuilder.errors import CutOverDuringTransaction, DefinitionError, RecipeOutdated, RefusedError
 from rebuilder.sql import load
 from rebuilder.store.ledger import Bookkeeping
@@ -169,8 +170,12 @@ def _refuse_quarantined(connection: Connection, projection: Projection, events: 
 def _apply(connection: Connection, projection: Projection, events: Sequence[Event],
            tables: dict[str, sql.Identifier]) -> None:
     target = LiveTarget(connection, tables)
+    folds = fold_tables(connection, projection, tables)
     for event in events:
         lifted = event
         if projection.upcasters is not None:
             lifted = projection.upcasters.lift(event, UpcastContext(event.tenant, target.fetch_one))
-        projection.handlers.handler(lifted.type)(lifted, target)
+        if isinstance(projection.handlers, SqlHandlers):
+            projection.handlers.handler(lifted.type)(lifted, target)
+        else:
+            fold_live(connection, lifted, folds)

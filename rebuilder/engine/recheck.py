@@ -50,8 +50,10 @@ def check_before_fence(run: Run, shadow: Shadow, replay: Replay, findings: Findi
     generated_keys(run.main, run.blueprint, shadow.work)
     _check_log(run, findings, whole=True)
     check_count(run, replay)
+    shadow.applier.settle()
     findings.comparisons = compare(run, run.main, shadow)
     one_round(run, shadow, replay)
+    shadow.applier.settle()
     settle_candidates(run.main, findings.comparisons)
     check_guards(run, run.main, findings.comparisons)
     findings.rows = {comparison.table.label: comparison.shadow_rows for comparison in findings.comparisons}
@@ -127,6 +129,7 @@ def _check_tail(run: Run, shadow: Shadow, replay: Replay) -> None:
         raise GiveBack(f"{len(late)} events became visible after later ones had been applied")
     apply_page(run, shadow, replay, late)
     replay.applied += quarantine.close_segment(run, shadow, replay)
+    shadow.applier.settle()
     replay.late += len(late)
     replay.above |= missing
 

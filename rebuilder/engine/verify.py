@@ -52,10 +52,11 @@ def _verify(run: Run) -> VerifyReport:
     replay = Replay()
     with run.step(Phase.CATCH_UP):
         while run.selection.types:
-            page = run.log.page(run.main, run.selection, after=replay.cursor, upto=upto, limit=run.settings.batch)
+            page = run.log.page(run.main, run.selection, after=replay.cursor, upto=upto, limit=shadow.applier.page)
             apply_page(run, shadow, replay, page)
-            if len(page) < run.settings.batch:
+            if len(page) < shadow.applier.page:
                 break
+        shadow.applier.settle()
     with run.step(Phase.RECHECK):
         run.main.execute("SET CONSTRAINTS ALL IMMEDIATE")
         comparisons = compare(run, run.main, shadow)
