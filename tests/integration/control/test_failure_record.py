@@ -14,7 +14,7 @@ BEAT = {"heartbeat": 0.1, "batch": 20}
 
 
 def test_a_failure_is_recorded_with_all_that_says_where(db, dsn):
-    """Position, type, stream, class, SQLSTATE and phase, after the rollback; status tells, the next success ends it."""
+    """Position, type, stream, class, SQLSTATE and phase, after the rollback; status tells it until a success."""
     position = bank.append(db, "account-3", "Deposited", {"amount": "much"})
     rebuilder = bank.make_rebuilder(dsn)
     with pytest.raises(HandlerFailed):
@@ -22,8 +22,9 @@ def test_a_failure_is_recorded_with_all_that_says_where(db, dsn):
     ticket = last_ticket(rebuilder)
     assert (ticket.stage, ticket.failure_code, ticket.note, ticket.report) == (Stage.FAILED, "handler", "nightly", None)
     assert ticket.finished_at >= ticket.started_at
-    expected = {"error": "handler", "position": position, "type": "Deposited", "stream": "account-3", "phase": "catch up",
-                "sqlstate": "22P02", "error_class": "InvalidTextRepresentation", "projection": "account_balance"}
+    expected = {"error": "handler", "projection": "account_balance", "phase": "catch up", "position": position,
+                "type": "Deposited", "stream": "account-3", "error_class": "InvalidTextRepresentation",
+                "sqlstate": "22P02"}
     assert expected.items() <= ticket.failure.items()
     [status] = rebuilder.status()
     assert (status.health, status.generation, status.ticket) == ("failed", 0, None)
