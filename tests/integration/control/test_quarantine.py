@@ -138,7 +138,8 @@ def test_an_event_that_breaks_a_deferred_constraint_is_found(db, dsn, events):
     db.execute("UPDATE events SET type = 'OwnerRenamed', data = '{\"owner\": \"owner 3\"}' WHERE id = %s", [culprit])
     # Two that are right together and wrong apart, in one batch: neither is poison.
     db.execute("UPDATE events SET type = 'OwnerRenamed', stream = 'account-' || CASE id WHEN 32 THEN 7 ELSE 8 END,"
-               " data = jsonb_build_object('owner', CASE id WHEN 32 THEN 'owner 8' ELSE 'new' END) WHERE id IN (32, 33)")
+               " data = jsonb_build_object('owner', CASE WHEN id = 32 THEN 'owner 8' ELSE 'new' END)"
+               " WHERE id IN (32, 33)")
     rebuilder = bank.make_rebuilder(dsn, settings={"batch": 3})
     report = rebuilder.rebuild("account_balance", quarantine=EVENT)
     assert_replay_without(db, [culprit])
