@@ -1,6 +1,7 @@
 """Rebuild a read model from its event log while the application keeps reading and writing, and cut over atomically."""
 
 from rebuilder.app import Rebuilder
+from rebuilder.domain.batch_sql import BatchSql
 from rebuilder.domain.event import Event, StreamId
 from rebuilder.domain.fold import Fold
 from rebuilder.domain.observation import Observation, Observer
@@ -25,6 +26,7 @@ from rebuilder.eventlog import Columns, Expression, TableLog
 from rebuilder.settings import Settings
 
 __all__ = [
+    "BatchSql",
     "Columns",
     "DefinitionError",
     "Drift",

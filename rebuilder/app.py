@@ -134,7 +134,7 @@ class Rebuilder:
         :class:`~rebuilder.errors.RecipeOutdated` if live was built with a later version of a projection, and
         :class:`~rebuilder.errors.CutOverDuringTransaction` (repeat the transaction) above READ COMMITTED.
         """
-        project(connection, events, self.registry, self._books)
+        project(connection, events, self.registry, self._books, self.log)
 
     def guard(self, connection: Any, *names: str) -> None:
         """For feeding ``own``: hold the live tables against a cut-over and check version and snapshot, as

@@ -48,6 +48,13 @@ class Settings:
     they are touched again."""
     fold_page: int = 10_000
     """Events that a fold reads at once: it costs the server nothing to apply them."""
+    batch_page: int = 20_000
+    """Events per statement of BatchSql where they are given one by one (quarantine, tail of the log)."""
+    batch_seconds: float = 10.0
+    """How long a statement of BatchSql should take: ranges grow up to that, so that progress moves and a cancel is
+    not far."""
+    batch_work_mem: int = 256 * 1024 * 1024
+    """work_mem of the main transaction of BatchSql: enough for its groups not to be spilled."""
     freeze_chunk: int = 16 * 1024 * 1024
     """Bytes per chunk of the freeze: what is in memory at once."""
     freeze_age: float = 30.0
@@ -67,6 +74,7 @@ class Settings:
             raise DefinitionError("settings.schema is ''; it must be the name of the bookkeeping schema.")
         for name, least in (("batch", 1), ("fence_hold", 0.01), ("fence_poll", 0.001), ("fence_nowait", 0),
                             ("heartbeat", 0.05), ("freeze_chunk", 4096), ("fold_memory", 0), ("fold_page", 1),
+                            ("batch_page", 1), ("batch_seconds", 0.001), ("batch_work_mem", 65536),
                             ("freeze_age", 0), ("lock_timeout_ms", 1),
                             ("horizon_poll", 0.001), ("connect_timeout", 1), ("catch_up_rounds", 1), ("fence_rest", 0),
                             ("retain_hours", 0), ("drift_sample", 0)):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, Protocol
 
+from rebuilder.domain.batch_sql import BatchSql
 from rebuilder.domain.event import Event
 from rebuilder.domain.fold import Fold
 from rebuilder.domain.upcasters import Upcasters, is_version
@@ -81,7 +82,7 @@ class ExternalCheckpoint:
 
 
 Feeding = Literal["inline", "async", "own"] | ExternalCheckpoint
-Handlers = SqlHandlers | Fold | Sequence[Fold]
+Handlers = SqlHandlers | BatchSql | Fold | Sequence[Fold]
 """The kinds of handlers: a projection has one of them."""
 
 
@@ -91,7 +92,7 @@ class Projection:
 
     ``version`` is a whole number from 1 that grows with every change of the recipe. ``tables`` are the tables that
     the handlers write; all are rebuilt and swapped together. ``handlers`` are of one kind: a ``SqlHandlers``, or one
-    ``Fold`` for each table. ``categories`` restricts the events (none: all).
+    ``Fold`` for each table, or a ``BatchSql``. ``categories`` restricts the events (none: all).
     ``order="stream"`` declares that the handlers need events in order only within a stream; folds keyed by stream are
     known to. ``feeding`` says who
     writes live between rebuilds. ``stream_columns`` maps a table to its column that holds the stream's key, for the
@@ -149,14 +150,24 @@ class Projection:
             object.__setattr__(self, "handlers", (self.handlers,))
         if self.folds:
             self._check_folds()
-        elif not isinstance(self.handlers, SqlHandlers):
+        elif not isinstance(self.handlers, SqlHandlers | BatchSql):
             raise DefinitionError(f"Projection {self.name!r}: handlers is a {type(self.handlers).__name__}; it must "
-                                  "be a SqlHandlers, a Fold or a list of Folds.")
+                                  "be a SqlHandlers, a Fold, a list of Folds, or a BatchSql.")
+        if isinstance(self.handlers, BatchSql) and self.upcasters is not None:
+            self._check_batch(self.handlers, self.upcasters)
         if self.order not in {None, "stream"}:
             raise DefinitionError(f'Projection {self.name!r}: order is {self.order!r}; it is "stream" or None.')
         if not isinstance(self.feeding, ExternalCheckpoint) and self.feeding not in {"inline", "async", "own"}:
             raise DefinitionError(f'Projection {self.name!r}: feeding is {self.feeding!r}; it is "inline", "async", '
                                   '"own" or an ExternalCheckpoint.')
+
+    def _check_batch(self, handlers: BatchSql, upcasters: Upcasters) -> None:
+        both = sorted(set(handlers.types) & set(upcasters.types))
+        if both:
+            raise DefinitionError(
+                f"Projection {self.name!r}: {', '.join(both)} has upcasters in Python, but BatchSql is run by the "
+                "server, which would see the old data.",
+                hint="lift the data in the statement (CASE schema_version …), or use a Fold", types=both)
 
     def _check_folds(self) -> None:
         filled = [self.fold_table(fold) for fold in self.folds]
@@ -194,7 +205,7 @@ class Projection:
     @property
     def types(self) -> tuple[str, ...]:
         """The event types it subscribes to, sorted."""
-        if isinstance(self.handlers, SqlHandlers):
+        if isinstance(self.handlers, SqlHandlers | BatchSql):
             return self.handlers.types
         return tuple(sorted({name for fold in self.folds for name in fold.types}))
 

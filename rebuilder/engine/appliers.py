@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from rebuilder.domain.batch_sql import BatchSql
 from rebuilder.domain.projection import SqlHandlers
+from rebuilder.engine.apply_batch import BatchApplier
 from rebuilder.engine.apply_fold import FoldApplier
 from rebuilder.engine.apply_sql import Lift, SqlApplier
 
@@ -22,5 +24,7 @@ def make_applier(run: Run, connection: Connection, tables: Mapping[str, sql.Iden
     match run.projection.handlers:
         case SqlHandlers() as handlers:
             return SqlApplier(handlers, connection, tables, lift, page=run.settings.batch)
+        case BatchSql() as handlers:
+            return BatchApplier(handlers, run, connection)
         case _:
             return FoldApplier(run, connection, tables, lift)

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 class EventFailed(Exception):
     """An event could not be applied: which, at what (handler, upcaster, decode), and why. Internal to the engine."""
 
-    def __init__(self, raw: RawEvent, cause: str, error: BaseException) -> None:
+    def __init__(self, raw: RawEvent, cause: str, error: BaseException, *, among: Sequence[RawEvent] = ()) -> None:
         super().__init__(f"{cause} failed at position {raw.position}")
+        self.among = among if len(among) > 1 else ()
+        """The events of which one failed, where it is not known which: ``raw`` is only their first then."""
         self.raw = raw
         self.cause = cause
         self.error = error
@@ -177,9 +179,12 @@ def handler_failed(failure: EventFailed, projection: Projection) -> errors.Handl
     raw, error = failure.raw, failure.error
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
     text = error_text(error)
+    where = describe(raw)
+    if failure.among:
+        where = f"one of {len(failure.among)} events from position {raw.position} to {failure.among[-1].position}"
     what = {"decode": "The log's decoder", "upcaster": "An upcaster", "handler": "The handler"}[failure.cause]
     return errors.HandlerFailed(
-        f"{what} of projection {projection.name!r} failed on {describe(raw)}: {type(error).__name__}: {text}. "
+        f"{what} of projection {projection.name!r} failed on {where}: {type(error).__name__}: {text}. "
         "Live is as it was.",
         hint="mend the handler and repeat, or set such events aside: --quarantine",
         projection=projection.name, position=raw.position, type=raw.type, stream=raw.stream, cause=failure.cause,

@@ -15,10 +15,12 @@ from rebuilder import errors
 from rebuilder.domain.blocker import Blocker
 from rebuilder.domain.slowdown import Slowdown
 from rebuilder.engine import quarantine
+from rebuilder.engine.apply_batch import BatchApplier
 from rebuilder.engine.freeze import thin_out
 from rebuilder.engine.replay import Replay, apply_page
 from rebuilder.engine.run import Run
 from rebuilder.engine.shadow import Shadow, check_writes
+from rebuilder.engine.windows import windows
 from rebuilder.store.sessions import translated
 
 if TYPE_CHECKING:
@@ -52,19 +54,29 @@ def one_round(run: Run, shadow: Shadow, replay: Replay) -> int:
     """Settle a horizon, read and apply everything up to it; the number of events read."""
     horizon = settle(run)
     before, began = replay.read, time.monotonic()
-    slowdown = Slowdown()
     if run.selection.types:
-        for page in pages_ahead(run, replay, horizon.position, shadow.applier.page):
-            applying = time.monotonic()
-            apply_page(run, shadow, replay, page)
-            slowdown.add(len(page), time.monotonic() - applying)
-            thin_out(run, shadow, replay, slowdown)
+        for _ in _applied(run, shadow, replay, horizon.position):
             _measure(run, replay.read - before, time.monotonic() - began)
             _hold_rate(run, replay.read - before, began)
     replay.applied += quarantine.close_segment(run, shadow, replay)
     replay.horizon = max(replay.horizon, horizon.position)
     check_writes(run, shadow)
     return replay.read - before
+
+
+def _applied(run: Run, shadow: Shadow, replay: Replay, upto: int) -> Iterator[int]:
+    """Apply everything up to a settled horizon; yields the number of events of each batch."""
+    applier = shadow.applier
+    if isinstance(applier, BatchApplier) and run.options.quarantine is None and not run.log.statements.by_tenant:
+        yield from windows(run, applier, replay, upto)
+        return
+    slowdown = Slowdown()
+    for page in pages_ahead(run, replay, upto, applier.page):
+        applying = time.monotonic()
+        apply_page(run, shadow, replay, page)
+        slowdown.add(len(page), time.monotonic() - applying)
+        thin_out(run, shadow, replay, slowdown)
+        yield len(page)
 
 
 def settle(run: Run) -> Horizon:

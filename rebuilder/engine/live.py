@@ -14,13 +14,16 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
+from rebuilder.domain.batch_sql import BatchSql
 from rebuilder.domain.event import Event
 from rebuilder.domain.projection import Projection, SqlHandlers
 from rebuilder.domain.registry import Registry
 from rebuilder.domain.upcasters import UpcastContext
+from rebuilder.engine.apply_batch import execute_live
 from rebuilder.engine.apply_sql import checked
 from rebuilder.engine.fold_live import fold_live, fold_tables
 from rebuilder.errors import CutOverDuringTransaction, DefinitionError, RecipeOutdated, RefusedError
+from rebuilder.eventlog import TableLog
 from rebuilder.sql import load
 from rebuilder.store.ledger import Bookkeeping
 from rebuilder.store.sessions import Connection
@@ -59,7 +62,7 @@ class LiveTarget:
         return self._connection.cursor(row_factory=psycopg.rows.tuple_row)
 
 
-def project(connection: Any, events: Iterable[Event], registry: Registry, books: Bookkeeping) -> None:
+def project(connection: Any, events: Iterable[Event], registry: Registry, books: Bookkeeping, log: TableLog) -> None:
     """Apply events to the live tables of every inline projection that subscribes to them."""
     raw = driver_connection(connection)
     _check_transaction(raw)
@@ -69,7 +72,7 @@ def project(connection: Any, events: Iterable[Event], registry: Registry, books:
         if projection.feeding_name == "inline" and matching:
             tables = hold(raw, projection, books)
             _refuse_quarantined(raw, projection, matching, books)
-            _apply(raw, projection, matching, tables)
+            _apply(raw, projection, matching, tables, log)
 
 
 def guard(connection: Any, projections: Sequence[Projection], books: Bookkeeping) -> None:
@@ -168,14 +171,16 @@ def _refuse_quarantined(connection: Connection, projection: Projection, events: 
 
 
 def _apply(connection: Connection, projection: Projection, events: Sequence[Event],
-           tables: dict[str, sql.Identifier]) -> None:
+           tables: dict[str, sql.Identifier], log: TableLog) -> None:
     target = LiveTarget(connection, tables)
     folds = fold_tables(connection, projection, tables)
     for event in events:
         lifted = event
         if projection.upcasters is not None:
             lifted = projection.upcasters.lift(event, UpcastContext(event.tenant, target.fetch_one))
-        if isinstance(projection.handlers, SqlHandlers):
+        if isinstance(projection.handlers, BatchSql):
+            execute_live(connection, projection.handlers, log, [event])
+        elif isinstance(projection.handlers, SqlHandlers):
             projection.handlers.handler(lifted.type)(lifted, target)
         else:
             fold_live(connection, lifted, folds)

@@ -8,6 +8,7 @@ from typing import Any
 from rebuilder import errors
 from rebuilder.catalog import preflight, read_blueprint
 from rebuilder.catalog.blueprint import Verdict
+from rebuilder.domain.batch_sql import BatchSql
 from rebuilder.domain.blocker import Blocker
 from rebuilder.engine import shadow
 from rebuilder.engine.in_the_way import holders
@@ -45,6 +46,7 @@ class Plan:
     read: ReadPlan | None
     blockers: tuple[Blocker, ...]
     refused: tuple[dict[str, Any], ...]
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The plan as strings, numbers, lists and objects."""
@@ -61,6 +63,7 @@ class Plan:
                 "index_scan": self.read.index_scan, "indexes": list(self.read.indexes),
                 "advice": list(self.read.advice)},
             "blockers": [blocker.to_json() for blocker in self.blockers], "refused": list(self.refused),
+            "notes": list(self.notes),
         }
 
 
@@ -115,4 +118,13 @@ def _plan(run: Run) -> Plan:
                                 statement=lock.take.as_string(connection)) for lock in blueprint.locks),
         swap=texts(blueprint.swap(work, retired)) if possible else (),
         owed=tuple(f"{owed.kind} {owed.label}" for owed in blueprint.owed(retired)) if possible else (),
-        price=price_of(run), read=read, blockers=tuple(holders(run)), refused=tuple(refused))
+        price=price_of(run), read=read, blockers=tuple(holders(run)), refused=tuple(refused),
+        notes=_notes(run))
+
+
+def _notes(run: Run) -> tuple[str, ...]:
+    """What a person must know of this kind of handlers."""
+    if not isinstance(run.projection.handlers, BatchSql):
+        return ()
+    return (f"DDL on {run.log.label} waits for the whole run, and every appender behind it: BatchSql reads the log in "
+            "the main transaction, which keeps its lock on it",)

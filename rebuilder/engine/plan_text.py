@@ -33,6 +33,7 @@ def plan_text(plan: Plan) -> str:
         how = f"by index {indexes}" if plan.read.index_scan else "WITHOUT an index in reading order"
         lines += ["", f"The log is read {how}."]
         lines += [f"  faster with: {statement}" for statement in plan.read.advice]
+    lines += [f"  {note}" for note in plan.notes]
     lines += ["", "In the way of the fence right now:"]
     lines += [f"  {blocker.describe()}" for blocker in plan.blockers] or ["  nobody"]
     return "\n".join(lines)

@@ -80,8 +80,7 @@ def close_segment(run: Run, shadow: Shadow, replay: Replay, page: Sequence[RawEv
         return 0
     before = segment.applied
     while (error := shadow.applier.violation()) is not None:
-        culprit = _bisect(run, shadow, replay, page)
-        segment.applied = _redo(run, shadow, replay, page, EventFailed(culprit, "handler", error))
+        segment.applied = _redo(run, shadow, replay, page, _bisect(run, shadow, replay, page, error))
     shadow.applier.release()
     segment.open = False
     segment.used += shadow.applier.savepoints_write
@@ -107,8 +106,9 @@ def _redo(run: Run, shadow: Shadow, replay: Replay, page: Sequence[RawEvent], fa
     """Roll the savepoint back and apply it again without the culprit, until it holds; the number applied."""
     while True:
         run.check()
-        if is_lost(failure.error, run.main) or is_transient(failure.error):
-            raise translate(failure.error, f"applying {describe(failure.raw)}") from failure.error
+        _raise_transient(run, failure)
+        if failure.among:
+            failure = _bisect(run, shadow, replay, page, failure.error)
         shadow.applier.back()
         _quarantine(run, replay, failure)
         try:
@@ -132,20 +132,35 @@ def _pages(run: Run, replay: Replay, page: Sequence[RawEvent]) -> Iterator[Seque
     yield page
 
 
-def _bisect(run: Run, shadow: Shadow, replay: Replay, page: Sequence[RawEvent]) -> RawEvent:
-    """The event with which the savepoint's deferred constraints begin to fail: no statement of it failed by itself."""
+def _bisect(run: Run, shadow: Shadow, replay: Replay, page: Sequence[RawEvent], error: BaseException) -> EventFailed:
+    """The event with which the savepoint begins to fail, where no statement failed of one event alone."""
     events = [raw for part in _pages(run, replay, page) for raw in part if raw.key not in replay.dead]
     holds, fails = 0, len(events)
     while fails - holds > 1:
         middle = (holds + fails) // 2
         run.check()
-        shadow.applier.back()
-        _apply_healthy(run, shadow, replay, events[:middle])
-        if shadow.applier.violation() is None:
+        found = _trial(run, shadow, replay, events[:middle])
+        if found is None:
             holds = middle
         else:
-            fails = middle
-    return events[fails - 1]
+            fails, error = middle, found
+    return EventFailed(events[fails - 1], "handler", error)
+
+
+def _trial(run: Run, shadow: Shadow, replay: Replay, events: Sequence[RawEvent]) -> BaseException | None:
+    """What is wrong with these events, applied from where the savepoint began."""
+    shadow.applier.back()
+    try:
+        _apply_healthy(run, shadow, replay, events)
+    except EventFailed as failure:
+        _raise_transient(run, failure)
+        return failure.error
+    return shadow.applier.violation()
+
+
+def _raise_transient(run: Run, failure: EventFailed) -> None:
+    if is_lost(failure.error, run.main) or is_transient(failure.error):
+        raise translate(failure.error, f"applying {describe(failure.raw)}") from failure.error
 
 
 def _quarantine(run: Run, replay: Replay, failure: EventFailed) -> None:

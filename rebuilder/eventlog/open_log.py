@@ -88,6 +88,12 @@ class OpenLog:
         rows = self._fetch(connection, self.statements.count(selection, upto=upto, above=above))
         return int(rows[0][0])
 
+    def extent(self, connection: psycopg.Connection[Any], selection: Selection, *, above: int,
+               upto: int) -> tuple[int, int]:
+        """How many matching events lie between two positions, and the highest position among them, 0 for none."""
+        events, last = self._fetch(connection, self.statements.extent(selection, above=above, upto=upto))[0]
+        return events, last
+
     def keys(self, connection: psycopg.Connection[Any], selection: Selection, *, above: int) -> set[Key]:
         """The keys of all matching events above a position, by one statement."""
         rows = self._fetch(connection, self.statements.keys(selection, above=above))

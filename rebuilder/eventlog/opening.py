@@ -15,7 +15,7 @@ from rebuilder.eventlog.open_log import OpenLog
 from rebuilder.eventlog.probe import probe
 from rebuilder.eventlog.relation import Source, Table
 from rebuilder.eventlog.sequence import PositionSequence
-from rebuilder.eventlog.statements import Statements, output
+from rebuilder.eventlog.statements import Statements, native, output
 from rebuilder.sql import load
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _statements(definition: TableLog, connection: psycopg.Connection[Any], table
         filters.append(sql.SQL("({}) IS NOT TRUE").format(archived))
     return Statements(
         relation=table.identifier, output=output({**rendered, **as_text, **payloads}),
-        position=rendered["position"],
+        native=native(rendered), tenant=rendered.get("tenant"), position=rendered["position"],
         order=sql.SQL(", ").join([rendered["position"], *([rendered["tenant"]] if by_tenant else [])]),
         by_tenant=by_tenant, filters=tuple(filters), comparable=comparable,
         indexed=_indexed(definition, connection, table, source, types),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
+from rebuilder.domain.batch_sql import BATCH_COLUMNS
 from rebuilder.errors import LogDefinitionError
-from rebuilder.eventlog.columns import ALIAS, Rendered
+from rebuilder.eventlog.columns import ALIAS, Rendered, fragment, render
 from rebuilder.eventlog.raw_event import Key
 from rebuilder.eventlog.selection import Selection
+
+if TYPE_CHECKING:
+    from rebuilder.eventlog.table_log import TableLog
 
 _MAX_BRANCHES = 32
 """Beyond so many values, one walk along the position costs less than as many descents into an index."""
@@ -23,6 +27,8 @@ class Statements:
 
     relation: sql.Composable
     output: sql.Composable
+    native: sql.Composable
+    """The select list of the relation ``batch``: as ``output``, with payloads of the log's own types."""
     position: sql.Composable
     order: sql.Composable
     by_tenant: bool
@@ -33,6 +39,7 @@ class Statements:
     """What identifies a stream: tenant and category, where the log has them, and its own key."""
     archived: sql.Composable | None = None
     """The condition of archived streams, unless they are replayed."""
+    tenant: sql.Composable | None = None
     indexed: frozenset[str] = frozenset()
     """Of type and category, the ones with an index that goes on with the position."""
 
@@ -52,6 +59,19 @@ class Statements:
         # One walk per value along its own index, merged: rare types don't cost a walk through the whole log.
         parts = sql.SQL("\nUNION ALL\n").join(sql.SQL("({})").format(rows(branch)) for branch in branches)
         return sql.SQL("SELECT * FROM (\n{}\n) AS page ORDER BY position{}").format(parts, tail)
+
+    def batch(self, selection: Selection, *, keys: Sequence[Key] | None = None, after: Key | None = None,
+              upto: int | None = None) -> sql.Composed:
+        """The relation ``batch``: the events of these keys, or those behind a key up to a position; in no order."""
+        conditions = [*self.matching(selection), *self._bounds(after, None, upto)]
+        if keys is not None:
+            conditions.append(_among(self.position, self.tenant if self.by_tenant else None, keys))
+        return sql.SQL("SELECT {} FROM {} AS {} WHERE {}").format(
+            self.native, self.relation, sql.Identifier(ALIAS), _all(conditions))
+
+    def extent(self, selection: Selection, *, above: int, upto: int) -> sql.Composed:
+        """How many rows match between two positions, and the highest position among them."""
+        return self._select(sql.SQL("count(*), coalesce(max({}), 0)").format(self.position), selection, above, upto)
 
     def count(self, selection: Selection, *, upto: int | None, above: int | None) -> sql.Composed:
         """How many rows match."""
@@ -137,6 +157,32 @@ class Statements:
 
 def _all(conditions: list[sql.Composable]) -> sql.Composed:
     return sql.SQL(" AND ").join(conditions)
+
+
+def _among(position: sql.Composable, tenant: sql.Composable | None, keys: Sequence[Sequence[Any]]) -> sql.Composed:
+    if tenant is None:
+        return sql.SQL("{} = ANY ({}::int8[])").format(position, sql.Literal([key[0] for key in keys]))
+    return sql.SQL("({}, {}::text) IN ({})").format(position, tenant, sql.SQL(", ").join(
+        sql.SQL("({}, {}::text)").format(_literal(key[0]), sql.Literal(key[1])) for key in keys))
+
+
+def batch_of(definition: TableLog, keys: Sequence[tuple[int, str | None]]) -> sql.Composed:
+    """The relation ``batch`` of some events, from a log that was not opened; the tenant counts where it has one."""
+    columns = {role: render(value) for role, value in definition.columns.items()}
+    tenant = columns.get("tenant")
+    return sql.SQL("SELECT {} FROM {} AS {} WHERE {}").format(
+        native(columns), fragment(definition.relation), sql.Identifier(ALIAS),
+        _among(columns["position"], tenant, keys))
+
+
+def native(columns: Mapping[str, sql.Composable]) -> sql.Composed:
+    """The select list of the relation ``batch``: ``columns`` as they are, but for what is text there."""
+    return sql.SQL(", ").join(
+        sql.SQL("{}{} AS {}").format(columns.get(role, sql.NULL), _CASTS.get(role, sql.SQL("")), sql.Identifier(role))
+        for role in BATCH_COLUMNS)
+
+
+_CASTS = {role: sql.SQL("::text") for role in ("stream", "type", "category", "tenant")}
 
 
 def _literal(value: Any) -> sql.Composable:

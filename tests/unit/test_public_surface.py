@@ -3,15 +3,15 @@
 import rebuilder
 
 PUBLIC = [
-    "Columns", "DefinitionError", "Drift", "DriftSample", "Event", "Expression", "ExternalCheckpoint", "Health",
-    "NotNow", "Observation", "Observer", "OutcomeUnknown", "Owed", "Phase", "Progress", "Projection", "Quarantine",
-    "Reason", "RebuildCancelled", "RebuildError", "RebuildReport", "Rebuilder", "RebuilderError", "RefusedError",
-    "Registry", "Settings", "SqlHandlers", "Stage", "StopToken", "StoreError", "StreamId", "TableLog", "Target",
-    "Ticket", "UpcastContext", "Upcasters", "VerifyReport",
+    "BatchSql", "Columns", "DefinitionError", "Drift", "DriftSample", "Event", "Expression", "ExternalCheckpoint",
+    "Fold", "Health", "NotNow", "Observation", "Observer", "OutcomeUnknown", "Owed", "Phase", "Progress",
+    "Projection", "Quarantine", "Reason", "RebuildCancelled", "RebuildError", "RebuildReport", "Rebuilder",
+    "RebuilderError", "RefusedError", "Registry", "Settings", "SqlHandlers", "Stage", "StopToken", "StoreError",
+    "StreamId", "TableLog", "Target", "Ticket", "UpcastContext", "Upcasters", "VerifyReport",
 ]
 METHODS = [
-    "cancel", "cleanup", "doctor", "guard", "install", "install_sql", "plan", "project", "rebuild", "status",
-    "tickets", "verify",
+    "cancel", "cleanup", "doctor", "guard", "install", "install_sql", "invalidate", "pending", "plan", "project",
+    "rebuild", "run_pending", "status", "tickets", "verify",
 ]
 
 
