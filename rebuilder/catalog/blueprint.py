@@ -75,6 +75,7 @@ class LiveTable:
     primary_key: tuple[str, ...]
     sequences: tuple[OwnedSequence, ...]
     live_columns: tuple[str, ...] = ()  # names in live; differs from ``columns`` only with a new shape
+    renamed: tuple[tuple[str, str], ...] = ()  # (name in live, name in the new shape)
     rows: float = 0.0  # the planner's estimate
     bytes: int = 0  # heap, toast and indexes
 

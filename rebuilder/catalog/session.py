@@ -40,6 +40,11 @@ class Session:
         return self.version >= 180_000
 
     @property
+    def named_not_null(self) -> bool:
+        """NOT NULL is a constraint with a name from 18 on."""
+        return self.version >= 180_000
+
+    @property
     def back(self) -> sql.Composed:
         """The statement that ends a SET LOCAL ROLE."""
         name = sql.SQL("NONE") if self.role == "none" else sql.Identifier(self.role)

@@ -18,56 +18,70 @@ from rebuilder.catalog.facts import ConstraintFacts, PolicyFacts, TableFacts
 from rebuilder.catalog.grants import sequence_grants, table_grants
 from rebuilder.catalog.sequences import stand_in
 from rebuilder.catalog.session import Session
+from rebuilder.catalog.shape import Target
 from rebuilder.sql import ddl
 
-Pairs = Sequence[tuple[LiveTable, TableFacts]]
+Swapped = Sequence[tuple[LiveTable, TableFacts, Target]]
+"""Each table with what it is and what it is to be."""
 
 _COMMANDS: dict[str, LiteralString] = {"*": "ALL", "r": "SELECT", "a": "INSERT", "w": "UPDATE", "d": "DELETE"}
 _STATES: dict[str, LiteralString] = {"D": "DISABLE", "R": "ENABLE REPLICA", "A": "ENABLE ALWAYS"}
 
 
 def swap(
-    pairs: Pairs, dependents: Dependents, session: Session, work: Schemas, retired: Schemas, *, keys_owed: bool
+    tables: Swapped, dependents: Dependents, session: Session, work: Schemas, retired: Schemas, *, keys_owed: bool
 ) -> list[Statement]:
     """The statements, in order; ``keys_owed`` leaves live's own foreign keys for after the commit."""
     # Texts are qualified for an empty search_path; the caller's own could put something before pg_catalog.
     statements: list[Statement] = [sql.SQL("SET LOCAL search_path = ''")]
-    statements += _untie(pairs, dependents, keys_owed=keys_owed)
-    for table, facts in pairs:
-        statements += _prepare_shadow(table, facts, session, work)
-    for table, facts in pairs:
-        statements += _retire(table, facts, retired)
-    for table, facts in pairs:
-        statements += _publish(table, facts, work)
-    for table, facts in pairs:
-        statements += _grant(table, facts, session)
-        statements += _behaviour(table, facts)
-    for table, facts in pairs:
-        for constraint in () if keys_owed else facts.of_kind("f"):
+    statements += _untie(tables, dependents, keys_owed=keys_owed)
+    for table, _, target in tables:
+        statements += target.to_live_names(sql.Identifier(work[table.schema], table.name))
+        statements += _prepare_shadow(table, target.facts, session, work)
+    for table, live, _ in tables:
+        statements += _retire(table, live, retired)
+    for table, _, target in tables:
+        statements += _publish(table, target.facts, work)
+    for table, _, target in tables:
+        statements += _grant(table, target.facts, session)
+        statements += _behaviour(table, target.facts)
+    for table, _, target in tables:
+        for constraint in () if keys_owed else target.facts.of_kind("f"):
             statements += add_key(table.identifier, constraint)
     statements += _rebind(dependents)
+    for table, _, target in tables:
+        statements += target.to_final_names(table.identifier)
     return statements
 
 
-def owed(pairs: Pairs, dependents: Dependents, retired: Schemas, *, keys_owed: bool) -> list[OwedStatement]:
+def owed(tables: Swapped, dependents: Dependents, retired: Schemas, *, keys_owed: bool) -> list[OwedStatement]:
     """What is left for transactions of its own: keys to add (if they were put off) and keys to validate."""
     left: list[OwedStatement] = []
-    for table, facts in pairs:
-        for constraint in facts.of_kind("f"):
-            label = f"{constraint.name} on {table.label}"
-            if keys_owed:
-                old = sql.Identifier(retired[table.schema], table.name)
-                for statement in add_key(table.identifier, constraint):
-                    left.append(OwedStatement("add-constraint", label, statement))  # noqa: PERF401
-                left.append(OwedStatement("drop-retired-constraint", label, ddl.drop_constraint(old, constraint.name)))
+    for table, live, target in tables:
+        if keys_owed:
+            left += _owed_keys(table, live, target, retired)
+        for constraint in target.facts.of_kind("f"):
             if constraint.validated and constraint.enforced:
                 validate = ddl.validate_constraint(table.identifier, constraint.name)
-                left.append(OwedStatement("validate-constraint", label, validate))
+                left.append(OwedStatement("validate-constraint", f"{constraint.name} on {table.label}", validate))
     for key in dependents.referencing:
         if key.validated and key.enforced:
             validate = ddl.validate_constraint(key.identifier, key.name)
             label = f"{key.name} on {key.schema}.{key.table_name}"
             left.append(OwedStatement("validate-constraint", label, validate))
+    return left
+
+
+def _owed_keys(table: LiveTable, live: TableFacts, target: Target, retired: Schemas) -> list[OwedStatement]:
+    old = sql.Identifier(retired[table.schema], table.name)
+    left = [
+        OwedStatement("drop-retired-constraint", f"{c.name} on {table.label}", ddl.drop_constraint(old, c.name))
+        for c in live.of_kind("f")
+    ]
+    for constraint in target.facts.of_kind("f"):
+        label = f"{constraint.name} on {table.label}"
+        for statement in target.under_live_names(table.identifier, add_key(table.identifier, constraint)):
+            left.append(OwedStatement("add-constraint", label, statement))  # noqa: PERF401
     return left
 
 
@@ -85,14 +99,14 @@ def not_valid(definition: str, *, validated: bool, enforced: bool) -> str:
     return f"{definition} NOT VALID" if validated and enforced else definition
 
 
-def _untie(pairs: Pairs, dependents: Dependents, *, keys_owed: bool) -> list[Statement]:
+def _untie(tables: Swapped, dependents: Dependents, *, keys_owed: bool) -> list[Statement]:
     """Take off live what must not stay on the retired table, or would move with it."""
     statements = [ddl.drop_constraint(key.identifier, key.name) for key in dependents.referencing]
     seen: set[int] = set()
-    for table, facts in pairs:
+    for table, live, target in tables:
         if not keys_owed:  # a retired table's own key would go on refusing deletes in the referred table
-            statements += [ddl.drop_constraint(table.identifier, c.name) for c in facts.of_kind("f")]
-        for sequence, fact in serials(table, facts):
+            statements += [ddl.drop_constraint(table.identifier, c.name) for c in live.of_kind("f")]
+        for sequence, fact in serials(table, target.facts):
             if fact.used:
                 statements.append(ddl.alter_column(table.identifier, sequence.column, "DROP DEFAULT"))
             if fact.owned and sequence.oid not in seen:

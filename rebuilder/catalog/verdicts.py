@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -58,16 +58,24 @@ def judge(
     found = [
         *own_refusals(tables),
         *(obstacle_verdict(by_oid[o.live], o) for o in read_obstacles(connection, by_oid, dependents, session)),
-        *(_dependent(by_oid[d.live], d, dependents, session) for d in dependents.found),
+        *(dependent_verdict(by_oid[d.live], d, dependents, session) for d in dependents.found),
         *missing_privileges(connection, tables, dependents, session),
         *(verdict for table in tables for verdict in _carried(table)),
     ]
+    return combine(found)
+
+
+def combine(*groups: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    """Verdicts in the order in which people want to read them; what is lost or refused is not also carried."""
+    unique = dict.fromkeys(verdict for group in groups for verdict in group)
+    graver = {(v.kind, v.name, v.table) for v in unique if v.outcome in (Outcome.REFUSE, Outcome.LOSS)}
+    kept = [v for v in unique if v.outcome in (Outcome.REFUSE, Outcome.LOSS) or (v.kind, v.name, v.table) not in graver]
     order = {Outcome.REFUSE: 0, Outcome.LOSS: 1, Outcome.REBIND: 2, Outcome.CARRY: 3}
-    unique = dict.fromkeys(found)
-    return tuple(sorted(unique, key=lambda v: (order[v.outcome], v.table, v.kind, v.name)))
+    return tuple(sorted(kept, key=lambda v: (order[v.outcome], v.table, v.kind, v.name)))
 
 
-def _dependent(table: TableFacts, dependent: Dependent, dependents: Dependents, session: Session) -> Verdict:
+def dependent_verdict(table: TableFacts, dependent: Dependent, dependents: Dependents, session: Session) -> Verdict:
+    """What becomes of one dependent, if live keeps its shape."""
     match dependent.category:
         case "view":
             return _view(table, next(v for v in dependents.views if v.oid == dependent.subject))

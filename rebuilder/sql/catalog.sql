@@ -518,3 +518,6 @@ SELECT has_schema_privilege(%(role)s, %(schema)s, 'USAGE') AS usage
 
 -- schema_right: may the current role make tables in a schema of live
 SELECT has_schema_privilege(%(schema)s, 'CREATE') AS may_create
+
+-- print_type: a type as the catalog prints it
+SELECT format_type(t.oid, %(modifier)s) AS type, t.typstorage::text AS type_storage FROM pg_type t WHERE t.oid = %(oid)s::oid

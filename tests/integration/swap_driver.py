@@ -69,7 +69,7 @@ class Swap:
 
     def execute(self, statements: Sequence[sql.Composable]) -> None:
         for statement in statements:
-            self.main.execute(statement)
+            self.main.execute(sql.Composed([statement]))
 
     def build(self) -> None:
         """Schemas and the shadow, keys included."""

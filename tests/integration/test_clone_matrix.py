@@ -10,7 +10,7 @@ import pytest
 from rebuilder.catalog import Outcome, Verdict, preflight, read_blueprint
 from rebuilder.errors import DefinitionError, PreflightRefused
 from tests.fix_db import Connect, Role
-from tests.integration.swap_driver import facts_of, opened, rebuild, schema_of
+from tests.integration.swap_driver import facts_of, rebuild, schema_of
 
 PLAIN = "CREATE TABLE live (id integer PRIMARY KEY, n integer DEFAULT 0, t text);"
 
@@ -77,17 +77,19 @@ CLONED = {
     "compression": "CREATE TABLE live (id int PRIMARY KEY, t text COMPRESSION pglz)",
     "statistics target": PLAIN + "ALTER TABLE live ALTER t SET STATISTICS 777, ALTER n SET STATISTICS 0",
     "attribute options": PLAIN + "ALTER TABLE live ALTER t SET (n_distinct = -0.25)",
-    "primary key's name and columns": "CREATE TABLE live (a int, b int, c int, CONSTRAINT odd PRIMARY KEY (b, a) INCLUDE (c)"
-    " WITH (fillfactor = 60))",
+    "primary key's name and columns": "CREATE TABLE live (a int, b int, c int, CONSTRAINT odd PRIMARY KEY (b, a)"
+    " INCLUDE (c) WITH (fillfactor = 60))",
     "unique": "CREATE TABLE live (id int PRIMARY KEY, a int CONSTRAINT u UNIQUE WITH (fillfactor = 44))",
-    "deferrable unique": "CREATE TABLE live (id int PRIMARY KEY DEFERRABLE, a int UNIQUE DEFERRABLE INITIALLY DEFERRED)",
+    "deferrable unique": "CREATE TABLE live (id int PRIMARY KEY DEFERRABLE,"
+    " a int UNIQUE DEFERRABLE INITIALLY DEFERRED)",
     "exclusion": "CREATE TABLE live (id int PRIMARY KEY, r int4range, CONSTRAINT x EXCLUDE USING gist (r WITH &&)"
     " WITH (fillfactor = 50) WHERE (id > 0) DEFERRABLE)",
     "check": PLAIN + "ALTER TABLE live ADD CONSTRAINT c CHECK (n >= 0), ADD CONSTRAINT d CHECK (n < 9) NO INHERIT",
     "check not valid": PLAIN
     + "INSERT INTO live VALUES (1, -1); ALTER TABLE live ADD CONSTRAINT c CHECK (n > 0) NOT VALID",
     "indexes": PLAIN + "CREATE INDEX i ON live (n DESC, lower(t) text_pattern_ops) INCLUDE (id) WITH (fillfactor = 70)"
-    " WHERE n > 1; CREATE INDEX ON live USING hash (t); CREATE INDEX b ON live USING brin (n) WITH (pages_per_range = 7)",
+    " WHERE n > 1; CREATE INDEX ON live USING hash (t);"
+    "CREATE INDEX b ON live USING brin (n) WITH (pages_per_range = 7)",
     "unique index": PLAIN + "CREATE UNIQUE INDEX i ON live (lower(t)) WHERE n > 0",
     "index statistics": PLAIN + "CREATE INDEX i ON live ((n * 2)); ALTER INDEX i ALTER COLUMN 1 SET STATISTICS 99",
     "clustered mark": PLAIN + "CREATE INDEX i ON live (n); ALTER TABLE live CLUSTER ON i",
@@ -112,7 +114,8 @@ CLONED = {
     "COMMENT ON TRIGGER a ON live IS 'a'; COMMENT ON CONSTRAINT d ON live IS 'd'",
     "rules": PLAIN
     + "CREATE TABLE log (n int); CREATE RULE r AS ON INSERT TO live DO ALSO INSERT INTO log SELECT NEW.n;"
-    "CREATE RULE s AS ON DELETE TO live DO INSTEAD NOTHING; ALTER TABLE live DISABLE RULE s; COMMENT ON RULE r ON live IS 'r'",
+    "CREATE RULE s AS ON DELETE TO live DO INSTEAD NOTHING; ALTER TABLE live DISABLE RULE s;"
+    "COMMENT ON RULE r ON live IS 'r'",
     "policies": PLAIN
     + "CREATE TABLE who (id int); CREATE POLICY p ON live FOR SELECT USING (id IN (SELECT id FROM who));"
     "CREATE POLICY q ON live AS RESTRICTIVE FOR INSERT WITH CHECK (n > 0); ALTER TABLE live ENABLE ROW LEVEL SECURITY,"
@@ -130,7 +133,8 @@ CLONED = {
     "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9); ALTER TABLE live ADD FOREIGN KEY (n) REFERENCES p",
     "foreign key to itself": PLAIN + "ALTER TABLE live ADD FOREIGN KEY (n) REFERENCES live ON DELETE CASCADE",
     "foreign key in": PLAIN + "CREATE TABLE child (n int CONSTRAINT f REFERENCES live DEFERRABLE, m int);"
-    "ALTER TABLE child ADD CONSTRAINT g FOREIGN KEY (m) REFERENCES live NOT VALID; COMMENT ON CONSTRAINT g ON child IS 'g'",
+    "ALTER TABLE child ADD CONSTRAINT g FOREIGN KEY (m) REFERENCES live NOT VALID;"
+    "COMMENT ON CONSTRAINT g ON child IS 'g'",
     "view": PLAIN
     + "CREATE VIEW v WITH (security_barrier) AS SELECT id AS x, 'live' AS y FROM live WHERE t <> 'public.live';"
     "COMMENT ON VIEW v IS 'v'",
@@ -148,8 +152,9 @@ CLONED = {
     + "CREATE TABLE o (id int); ALTER TABLE o ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON o"
     " FOR UPDATE USING (id IN (SELECT n FROM live)) WITH CHECK (EXISTS (SELECT FROM live))",
     "publication": PLAIN + "CREATE TABLE o (id int); CREATE PUBLICATION p FOR TABLE o, live",
-    "reserved names": 'CREATE SCHEMA "Select"; CREATE TABLE "Select"."table" ("user" int PRIMARY KEY, "order" int DEFAULT 1 CHECK'
-    ' ("order" > 0)); CREATE INDEX "group" ON "Select"."table" ("order"); SET search_path = "Select", public;'
+    "reserved names": 'CREATE SCHEMA "Select"; CREATE TABLE "Select"."table" ("user" int PRIMARY KEY, "order" int'
+    ' DEFAULT 1 CHECK ("order" > 0));'
+    'CREATE INDEX "group" ON "Select"."table" ("order"); SET search_path = "Select", public;'
     'CREATE VIEW public.live AS SELECT * FROM "table"',
 }
 LIVE = {"reserved names": '"Select"."table"'}
@@ -197,8 +202,10 @@ FROM = {
     ),
     "without overlaps": (
         18,
-        "CREATE TABLE live (r int4range, s tsrange, PRIMARY KEY (r, s WITHOUT OVERLAPS));"
-        "CREATE TABLE child (r int4range, s tsrange, FOREIGN KEY (r, PERIOD s) REFERENCES live (r, PERIOD s))",
+        (
+            "CREATE TABLE live (r int4range, s tsrange, PRIMARY KEY (r, s WITHOUT OVERLAPS));"
+            "CREATE TABLE child (r int4range, s tsrange, FOREIGN KEY (r, PERIOD s) REFERENCES live (r, PERIOD s))"
+        ),
     ),
     "foreign key of a partitioned table": (
         18,
@@ -231,15 +238,15 @@ REFUSED = {
     ),
     "no primary key": ("CREATE TABLE live (id int UNIQUE NOT NULL)", "table", "live"),
     "a partition": (
-        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY LIST (id); CREATE TABLE live PARTITION OF p FOR VALUES IN (1)",
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY LIST (id);CREATE TABLE live PARTITION OF p FOR VALUES IN (1)",
         "partition",
         "p",
     ),
     "a parent": (PLAIN + "CREATE TABLE c () INHERITS (live)", "inheritance", "c"),
     "a child": ("CREATE TABLE p (n int); CREATE TABLE live (id int PRIMARY KEY) INHERITS (p)", "inheritance", "p"),
     "an invalid index": (
-        PLAIN
-        + "CREATE INDEX broken ON live (n); UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'broken'::regclass",
+        PLAIN + "CREATE INDEX broken ON live (n);"
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'broken'::regclass",
         "index",
         "broken",
     ),
@@ -296,14 +303,18 @@ REFUSED = {
         "c on public.o",
     ),
     "an identity sequence used by another table": (
-        "CREATE TABLE live (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY);"
-        "CREATE TABLE o (id int DEFAULT nextval('live_id_seq'))",
+        (
+            "CREATE TABLE live (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY);"
+            "CREATE TABLE o (id int DEFAULT nextval('live_id_seq'))"
+        ),
         "default",
         "public.o.id",
     ),
     "an identity sequence used by another column": (
-        "CREATE TABLE live (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY);"
-        "ALTER TABLE live ADD COLUMN n int DEFAULT nextval('live_id_seq')",
+        (
+            "CREATE TABLE live (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY);"
+            "ALTER TABLE live ADD COLUMN n int DEFAULT nextval('live_id_seq')"
+        ),
         "sequence",
         "public.live_id_seq",
     ),
@@ -409,7 +420,8 @@ def test_a_grant_that_rests_on_nothing_is_refused(setup: Callable[[str], str], r
 
 def test_names_are_resolved_as_the_caller_sees_them(setup: Callable[[str], str], connect: Connect) -> None:
     dsn = setup(
-        "CREATE SCHEMA a; CREATE SCHEMA b; CREATE TABLE a.live (id int PRIMARY KEY); CREATE TABLE b.live (id int PRIMARY KEY)"
+        "CREATE SCHEMA a; CREATE SCHEMA b;"
+        "CREATE TABLE a.live (id int PRIMARY KEY); CREATE TABLE b.live (id int PRIMARY KEY)"
     )
     connection = connect(dsn, autocommit=True, options="-c search_path=b,a")
     assert read_blueprint(connection, ["live"], run_id="1").tables[0].label == "b.live"

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from rebuilder.catalog import LiveTable, LockKind, Outcome, generated_keys, preflight
+from rebuilder.catalog import LiveTable, LockKind, Outcome, preflight
 from rebuilder.errors import MissingPrivilege, PreflightRefused
 from tests.fix_db import Connect, Role
 from tests.integration.swap_driver import Swap, opened, rebuild
@@ -34,7 +34,7 @@ def insert(values: str) -> Callable[[Swap, LiveTable], None]:
     """A replay that inserts these rows with an unqualified name, as a handler would."""
 
     def replay(swap: Swap, table: LiveTable) -> None:
-        swap.main.execute(sql.SQL("INSERT INTO {} ").format(sql.Identifier(table.name)) + sql.SQL(values))  # type: ignore[arg-type]
+        swap.main.execute(sql.SQL("INSERT INTO {} ").format(sql.Identifier(table.name)) + sql.SQL(values))
 
     return replay
 
@@ -104,7 +104,8 @@ def test_nothing_leaks_from_default_privileges(setup: Callable[[str], str], role
 def test_the_replay_fires_no_trigger_rule_or_policy(setup: Callable[[str], str]) -> None:
     dsn = setup(
         "CREATE TABLE live (id int PRIMARY KEY); CREATE TABLE log (what text);"
-        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO log VALUES (TG_NAME); RETURN NEW; END';"
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN INSERT INTO log VALUES (TG_NAME); RETURN NEW; END';"
         "CREATE TRIGGER t BEFORE INSERT ON live FOR EACH ROW EXECUTE FUNCTION f();"
         "CREATE RULE r AS ON INSERT TO live DO ALSO INSERT INTO log VALUES ('rule');"
         "ALTER TABLE live ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"
