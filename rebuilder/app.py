@@ -8,6 +8,7 @@ from uuid import UUID
 
 from rebuilder.domain.event import Event
 from rebuilder.domain.observation import Observer
+from rebuilder.domain.lifecycle import Invalidation
 from rebuilder.domain.projection import Projection
 from rebuilder.domain.quarantine import Quarantine
 from rebuilder.domain.registry import Registry
@@ -17,6 +18,7 @@ from rebuilder.engine import guards
 from rebuilder.engine.cleanup import Cleaned, cleanup
 from rebuilder.engine.doctor import Finding, examine
 from rebuilder.engine.live import guard, project
+from rebuilder.engine.pending import Pending, Ran, find_pending, run_pending
 from rebuilder.engine.plan import Plan, make_plan
 from rebuilder.engine.rebuild import rebuild
 from rebuilder.engine.run import Hook, Options, Run, Seam
@@ -29,6 +31,7 @@ from rebuilder.settings import Settings
 from rebuilder.store.conninfo import conninfo_of
 from rebuilder.store.install import install, install_sql
 from rebuilder.store.ledger import Bookkeeping
+from rebuilder.store.requests import invalidate
 from rebuilder.store.sessions import connect
 
 if TYPE_CHECKING:
@@ -114,6 +117,30 @@ class Rebuilder:
         with connect(self.conninfo, role="tickets", autocommit=True) as connection:
             self._books.check_installed(connection)
             return self._books.tickets(connection, name, limit=limit)
+
+    def invalidate(self, name: str, reason: Reason | str, *, note: str | None = None,
+                   actor: str | None = None) -> Invalidation:
+        """Declare a read model stale: append a request, which the next rebuild that begins answers.
+
+        It waits for no rebuild that is running, and that one does not answer it. ``actor`` is the role by default.
+        """
+        with connect(self.conninfo, role="invalidate", autocommit=True) as connection:
+            self._books.check_installed(connection)
+            return invalidate(connection, self._books, self.registry.get(name).name, reason, note=note, actor=actor)
+
+    def pending(self) -> list[Pending]:
+        """The projections that wait to be rebuilt, each after those it depends on: asked for, or with a new recipe."""
+        with connect(self.conninfo, role="pending", autocommit=True) as connection:
+            self._books.check_installed(connection)
+            return find_pending(connection, self._books, self.registry.in_order())
+
+    def run_pending(self, **options: Any) -> list[Ran]:
+        """Rebuild what is pending, in the order of the dependencies, with the options of :meth:`rebuild`.
+
+        One that fails is told in the result and keeps back those that depend on it.
+        """
+        return run_pending(self.pending(), list(self.registry), lambda each: self.rebuild(
+            each.projection, **{"reason": each.reason, **options}))
 
     def cancel(self, ticket: UUID | str) -> bool:
         """Ask a running rebuild to stop, and cancel its running statement; False if that ticket is not running."""

@@ -7,21 +7,27 @@
     │   ├── DuplicateDefinition
     │   ├── UnknownProjection
     │   ├── UpcasterError
-    │   └── LogDefinitionError
+    │   ├── LogDefinitionError
+    │   └── InvalidValue
     ├── RefusedError             the run must not start, or must not cut over   exit 3
     │   ├── PreflightRefused
     │   ├── GuardTripped
     │   ├── MissingPrivilege
     │   ├── UnsupportedServer
     │   ├── NotInstalled
-    │   └── RecipeOutdated
+    │   ├── RecipeOutdated
+    │   ├── ReadOnlyStore
+    │   ├── SourceRotated
+    │   └── ArchiveRefused
     ├── NotNow                   repeat later, nothing is wrong                 exit 4
     │   ├── RebuildInProgress
     │   ├── FenceNotAcquired
     │   ├── HorizonBlocked
     │   ├── CannotCatchUp
     │   ├── DeadlineExceeded
-    │   └── CutOverDuringTransaction
+    │   ├── CutOverDuringTransaction
+    │   ├── RecordBusy
+    │   └── SourceMoved
     ├── RebuildError             the run failed, live is as it was              exit 1
     │   ├── HandlerFailed
     │   ├── TooManyDeadLetters
@@ -29,10 +35,19 @@
     │   ├── LiveChanged
     │   ├── LogChanged
     │   ├── ConnectionLost
+    │   ├── WorkerLost
     │   └── HookVetoed
     ├── RebuildCancelled         somebody asked for the end of the run          exit 7
     ├── OutcomeUnknown           the COMMIT's reply was lost                    exit 8
     └── StoreError               the bookkeeping is missing or damaged          exit 1
+        ├── RecordNotFound
+        ├── RecordConflict
+        ├── RecordTerminal
+        ├── RecordCorrupt
+        ├── SpaceInsufficient
+        └── StoreClosed
+
+Those of InvalidValue, one for each kind of value, are in ``rebuilder.domain.invalid``.
 
 A class's docstring is its default message; leaves carry fields and a ``hint``, which says what to do next.
 """
@@ -108,6 +123,12 @@ class LogDefinitionError(DefinitionError):
     code = "log-definition"
 
 
+class InvalidValue(DefinitionError):
+    """A value is not one that the store takes."""
+
+    code = "invalid-value"
+
+
 class RefusedError(RebuilderError):
     """The run was refused; live serves what it served before."""
 
@@ -149,6 +170,24 @@ class RecipeOutdated(RefusedError):
     """Live was built with a later version of the projection than this code has."""
 
     code = "recipe-outdated"
+
+
+class ReadOnlyStore(RefusedError):
+    """The store was opened read-only."""
+
+    code = "read-only"
+
+
+class SourceRotated(RefusedError):
+    """The event log is another incarnation than the one that was read."""
+
+    code = "source-rotated"
+
+
+class ArchiveRefused(RefusedError):
+    """An archive of the event log is not what its manifest says."""
+
+    code = "archive"
 
 
 class NotNow(RebuilderError):
@@ -195,6 +234,18 @@ class CutOverDuringTransaction(NotNow):
     sqlstate: ClassVar[str] = "40001"
 
 
+class RecordBusy(NotNow):
+    """Somebody else holds the record."""
+
+    code = "busy"
+
+
+class SourceMoved(NotNow):
+    """The event log has events that the checkpoint does not cover."""
+
+    code = "source-moved"
+
+
 class RebuildError(RebuilderError):
     """The rebuild failed; live is as it was."""
 
@@ -237,6 +288,12 @@ class ConnectionLost(RebuildError):
     code = "connection-lost"
 
 
+class WorkerLost(RebuildError):
+    """A worker process ended without its result."""
+
+    code = "worker-lost"
+
+
 class HookVetoed(RebuildError):
     """A hook stopped the run."""
 
@@ -261,3 +318,39 @@ class StoreError(RebuilderError):
     """The bookkeeping in the database is missing, damaged, or was changed by somebody else."""
 
     code = "store"
+
+
+class RecordNotFound(StoreError):
+    """There is no such record."""
+
+    code = "not-found"
+
+
+class RecordConflict(StoreError):
+    """The record is another one than the caller thinks."""
+
+    code = "conflict"
+
+
+class RecordTerminal(StoreError):
+    """The ticket is finished."""
+
+    code = "terminal"
+
+
+class RecordCorrupt(StoreError):
+    """A record is damaged."""
+
+    code = "corrupt"
+
+
+class SpaceInsufficient(StoreError):
+    """The server has no room left."""
+
+    code = "space"
+
+
+class StoreClosed(StoreError):
+    """The store is closed."""
+
+    code = "closed"

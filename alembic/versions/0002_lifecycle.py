@@ -68,7 +68,7 @@ $body$""",
     FOR EACH ROW EXECUTE FUNCTION {schema}.invalidation_stays()""",
     """CREATE TRIGGER invalidation_stays_whole BEFORE TRUNCATE ON {schema}.invalidation
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.invalidation_stays()""",
-    """ALTER TABLE {schema}.projection_state ADD COLUMN source_generation UUID""",
+    """ALTER TABLE {schema}.projection_state ADD COLUMN source_generation UUID, ADD COLUMN recipe TEXT""",
     """ALTER TABLE {schema}.projection_state ADD CONSTRAINT projection_state_source
     FOREIGN KEY(source_generation) REFERENCES {schema}.source_generation (generation)""",
     """ALTER TABLE {schema}.rebuild_ticket
@@ -241,7 +241,7 @@ def downgrade(schema: str) -> None:
         "rebuild_ticket": ("driver", "invalidation", "source_generation", "source_position", "source_events",
                            "source_tier", "source_digest", "checkpoint_position", "checkpoint_events",
                            "checkpoint_rows", "checkpoint_at"),
-        "projection_state": ("source_generation",),
+        "projection_state": ("source_generation", "recipe"),
     }
     for table, gone in columns.items():
         op.execute(f"ALTER TABLE {name}.{table} " + ", ".join(f"DROP COLUMN {column}" for column in gone))

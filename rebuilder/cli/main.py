@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from rebuilder.cli import building, cleaning, dead_letters, failures, looking, setup
+from rebuilder.cli import building, cleaning, dead_letters, failures, looking, requests, setup
 from rebuilder.cli.output import Output
 
 _PANELS: dict[str, tuple[Callable[..., int], ...]] = {
-    "Rebuild": (building.plan, building.rebuild, building.verify),
+    "Rebuild": (building.plan, building.rebuild, building.verify, requests.invalidate, requests.pending),
     "Look": (looking.status, looking.tickets, looking.doctor),
     "End and tidy": (cleaning.cancel, cleaning.cleanup),
     "Set up": (setup.install, setup.demo),

@@ -56,6 +56,16 @@ class Reason(StrEnum):
     INTEGRITY_FAILURE = "integrity_failure"
 
 
+class Failure(StrEnum):
+    """Why a rebuild that the store keeps account of failed. (The engine's runs fail with the codes of their errors.)"""
+
+    HANDLER_REJECTED = "handler_rejected"
+    SOURCE_CHANGED = "source_changed"
+    INTEGRITY_FAILURE = "integrity_failure"
+    PROMOTION_REJECTED = "promotion_rejected"
+    WORKER_LOST = "worker_lost"
+
+
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """The durable record of one rebuild. Times are the server's."""

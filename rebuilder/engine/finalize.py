@@ -15,10 +15,12 @@ from rebuilder import errors
 from rebuilder.domain.report import Owed, RebuildReport
 from rebuilder.engine.cleanup import settle_owed
 from rebuilder.engine.fence import Fenced
+from rebuilder.engine.pending import recipe_of
 from rebuilder.engine.recheck import Findings
 from rebuilder.engine.replay import Replay
 from rebuilder.engine.run import Run
 from rebuilder.engine.shadow import Shadow
+from rebuilder.engine.source import record_source
 from rebuilder.engine.swap import refuse_waiting_dump
 from rebuilder.store.sessions import Server, connect, is_lost
 
@@ -35,6 +37,9 @@ def finalize(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay, findings:
                   positions=[raw.raw.position for raw in replay.dead.values()])
     run.books.run(main, "complete_state", projection=run.projection.name, generation=run.generation,
                   version=run.projection.version, position=position, fingerprint=run.blueprint.fingerprint)
+    run.books.run(main, "complete_recipe", projection=run.projection.name, recipe=recipe_of(run.projection))
+    record_source(run, replay, position)
+    run.books.run(main, "answer_requests", ids=list(run.answers), ticket=run.ticket)
     report = _report(run, fenced, shadow, replay, findings, position)
     run.books.run(main, "complete_ticket", ticket=run.ticket, report=Jsonb(report.to_json()))
     refuse_waiting_dump(run)

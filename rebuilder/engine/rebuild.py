@@ -25,6 +25,7 @@ from rebuilder.engine.recheck import Findings, check_before_fence, recheck
 from rebuilder.engine.replay import Replay
 from rebuilder.engine.run import Run
 from rebuilder.engine.shadow import build_shadow
+from rebuilder.engine.source import note_source, prove_source
 from rebuilder.engine.state_lock import lock_state
 from rebuilder.engine.swap import swap
 from rebuilder.store.ledger import Ledger
@@ -57,6 +58,7 @@ def _rebuild(run: Run) -> RebuildReport:
         shadow = build_shadow(run)
         with run.reading() as reader:
             findings = Findings(run.log.state(reader))
+        note_source(run)
     replay = Replay()
     with run.step(Phase.CATCH_UP):
         count_ahead(run)
@@ -65,6 +67,7 @@ def _rebuild(run: Run) -> RebuildReport:
         freeze(run, shadow)
     with run.step(Phase.RECHECK):
         check_before_fence(run, shadow, replay, findings)
+        prove_source(run, replay)
     run.fence_began = time.monotonic()
     run.hook("before_fence")
 

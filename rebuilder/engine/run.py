@@ -79,6 +79,10 @@ class Run:
         self.books = Bookkeeping(settings)
         self.ticket = UUID(int=0)
         self.generation = 0
+        self.answers: tuple[UUID, ...] = ()
+        self.adopted = False
+        self.source = UUID(int=0)
+        self.digest: str | None = None
         self.phase = Phase.LOCK_STATE
         self.started = time.monotonic()
         self.seconds: dict[str, float] = {}

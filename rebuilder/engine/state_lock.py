@@ -9,10 +9,12 @@ from typing import Any
 from psycopg import sql
 
 from rebuilder import errors
+from rebuilder.domain.ticket import Reason
 from rebuilder.engine.run import Run
 from rebuilder.settings import ADVISORY_CLASS
 from rebuilder.sql import load
 from rebuilder.store.ledger import Ledger
+from rebuilder.store.requests import pending_requests
 from rebuilder.store.sessions import Server, begin, translated
 
 _QUERIES = load("queries")
@@ -23,7 +25,7 @@ def lock_state(run: Run) -> None:
 
     Raises also :class:`~rebuilder.errors.RecipeOutdated` if live was built with a later version.
     """
-    connect_run(run)
+    connect_run(run, adopting=True)
     _check_books(run)
     projection = run.projection
     run.ledger.insert_state(followed=projection.feeding_name == "async")
@@ -42,12 +44,41 @@ def lock_state(run: Run) -> None:
             f"{projection.version}. Nothing was changed.",
             hint="deploy the later code, or pass --allow downgrade to go back on purpose",
             projection=projection.name, built_with=built_with, version=projection.version)
-    run.generation = run.ledger.open(run.ticket, version=projection.version, reason=run.options.reason,
-                                     note=run.options.note, backend_pid=run.main.info.backend_pid)
+    _open_ticket(run)
+    _take_requests(run)
 
 
-def connect_run(run: Run) -> None:
-    """Open the run's connections, all proven to be on one writable server, and look for the bookkeeping."""
+def _open_ticket(run: Run) -> None:
+    facts: Any = {"version": run.projection.version, "reason": run.options.reason, "note": run.options.note,
+                  "backend_pid": run.main.info.backend_pid}
+    if run.adopted:
+        generation = run.ledger.adopt(run.ticket, **facts)
+        if generation is None:
+            raise errors.NotNow(f"Ticket {run.ticket} of {run.projection.name!r} was taken up or ended by another.",
+                                hint="repeat: the next run looks again")
+        run.generation = generation
+    elif run.ledger.holder() is not None:
+        # Its state row is free: a rebuild that somebody carries out through the store.
+        raise _in_progress(run)
+    else:
+        run.generation = run.ledger.open(run.ticket, **facts)
+
+
+def _take_requests(run: Run) -> None:
+    """What the run answers: the requests that are there now that it has the state lock, and none that comes later."""
+    if run.options.reason is Reason.INTEGRITY_FAILURE:
+        # Should the run fail, it must still be known that live is damaged.
+        run.ledger.request(run.options.reason, run.options.note)
+    run.answers = tuple(each.id for each in pending_requests(run.main, run.books, run.projection.name))
+    if run.answers:
+        run.ledger.link(run.ticket, invalidation=run.answers[-1])
+
+
+def connect_run(run: Run, *, adopting: bool = False) -> None:
+    """Open the run's connections, all proven to be on one writable server, and look for the bookkeeping.
+
+    ``adopting`` takes up the ticket that the store was asked for, and that nobody has started.
+    """
     run.ticket = uuid.uuid4()
     with translated("connecting"):
         ledger = run.open("ledger", autocommit=True)
@@ -55,6 +86,11 @@ def connect_run(run: Run) -> None:
         run.server = Server.of(ledger)
         run.server.check()
         run.books.check_installed(ledger)
+        if adopting and (requested := run.ledger.requested()) is not None:
+            # Connections and work schemas carry the ticket's number, so it has to be known before them.
+            run.ticket, run.adopted = requested, True
+            ledger = run.open("ledger", autocommit=True)
+            run.ledger = Ledger(ledger, run.books, run.projection.name)
         run.main = run.open("main", autocommit=False)
         run.reader = run.open("reader", autocommit=True)
         pooled = run.main.info.backend_pid != Server.of(run.main).backend_pid

@@ -13,8 +13,10 @@ import psycopg
 from rebuilder.domain.projection import Projection
 from rebuilder.domain.report import Owed
 from rebuilder.domain.ticket import Health, Progress, Stage, Ticket
+from rebuilder.engine.pending import Pending, pending_of
 from rebuilder.eventlog import OpenLog, Selection, TableLog
 from rebuilder.store.ledger import Bookkeeping
+from rebuilder.store.requests import pending_requests
 from rebuilder.store.sessions import Connection, connect, translated
 
 
@@ -43,6 +45,7 @@ class ProjectionStatus:
     alive: bool | None
     categories: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
+    pending: Pending | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The status as strings, numbers, lists and objects."""
@@ -56,6 +59,7 @@ class ProjectionStatus:
             "kept": list(self.kept), "ticket": self.ticket.to_json() if self.ticket else None,
             "progress": self.progress.to_json() if self.progress else None, "alive": self.alive,
             "categories": list(self.categories), "tables": list(self.tables),
+            "pending": self.pending.to_json() if self.pending else None,
         }
 
 
@@ -85,8 +89,9 @@ def _status(connection: Connection, books: Bookkeeping, name: str, projection: P
     progress = books.progress(connection, ticket.id) if ticket else None
     high, lag = _lag(connection, books, projection, log)
     owed = books.run(connection, "owed", projection=name).fetchall()
+    made = books.run(connection, "read_health", projection=name).fetchone()
     return ProjectionStatus(
-        projection=name, health=Health.REBUILDING if ticket else Health(health), generation=generation, version=version,
+        projection=name, health=Health(made[0] if made else health), generation=generation, version=version,
         recipe_version=projection.version if projection else None,
         feeding=projection.feeding_name if projection else None, position=position, high_water_mark=high, lag=lag,
         rebuilt_at=rebuilt_at, last_failure=failure,
@@ -95,7 +100,9 @@ def _status(connection: Connection, books: Bookkeeping, name: str, projection: P
         kept=tuple(label for _, kind, label, _, due, *_ in owed if kind == "drop-retired" and not due),
         ticket=ticket, progress=progress, alive=_alive(connection, ticket) if ticket else None,
         categories=tuple(projection.categories) if projection else (),
-        tables=tuple(projection.tables) if projection else ())
+        tables=tuple(projection.tables) if projection else (),
+        pending=pending_of(connection, books, projection, pending_requests(connection, books, name))
+        if projection else None)
 
 
 def _lag(connection: Connection, books: Bookkeeping, projection: Projection | None,

@@ -40,7 +40,7 @@ UPDATE {s}.rebuild_ticket
 SET stage = 'failed', failure_code = 'abandoned', finished_at = clock_timestamp(), updated_at = clock_timestamp(),
     revision = revision + 1,
     failure = jsonb_build_object('error', 'abandoned', 'message', 'The process ended without closing the ticket.')
-WHERE scope = %(scope)s AND projection = %(projection)s AND stage = 'running'
+WHERE scope = %(scope)s AND projection = %(projection)s AND stage = 'running' AND driver = 'engine'
 RETURNING ticket, host, pid, started_at
 
 -- open_ticket: the running ticket of a projection

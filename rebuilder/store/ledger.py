@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 from psycopg import sql
@@ -25,7 +25,7 @@ from rebuilder.settings import Settings
 from rebuilder.sql import load
 from rebuilder.store.sessions import Connection, short, translated
 
-_QUERIES = load("queries")
+_QUERIES = {**load("queries"), **load("lifecycle")}
 
 
 def host() -> str:
@@ -119,6 +119,25 @@ class Ledger:
         rows = self._write("insert_ticket", ticket=ticket, version=version, reason=str(reason), note=note, host=host(),
                            pid=os.getpid(), backend_pid=backend_pid)
         return int(rows[0][0])
+
+    def requested(self) -> UUID | None:
+        """The ticket that waits to be started, if there is one."""
+        rows = self._write("requested_ticket")
+        return rows[0][0] if rows else None
+
+    def adopt(self, ticket: UUID, *, version: int, reason: Reason, note: str | None, backend_pid: int) -> int | None:
+        """Start a ticket that waited; its generation, or None if somebody else has taken it."""
+        rows = self._write("adopt_ticket", ticket=ticket, version=version, reason=str(reason), note=note, host=host(),
+                           pid=os.getpid(), backend_pid=backend_pid)
+        return int(rows[0][0]) if rows else None
+
+    def request(self, reason: Reason, note: str | None) -> None:
+        """Write a request, unless one for that reason is pending already."""
+        self._write("insert_request_once", id=uuid4(), reason=str(reason), note=note, actor=None)
+
+    def link(self, ticket: UUID, *, invalidation: UUID | None) -> None:
+        """Say which request a ticket works on."""
+        self._write("link_ticket", ticket=ticket, invalidation=invalidation)
 
     def progress(self, ticket: UUID, progress: Progress) -> bool:
         """Write progress and heartbeat; whether a cancel was asked for."""

@@ -50,6 +50,7 @@ def metadata(schema: str = "rebuilder") -> MetaData:
         Column("updated_at", _Time, nullable=False, server_default=func.now()),
         Column("source_generation", Uuid, ForeignKey(f"{schema}.source_generation.generation",
                                                      name="projection_state_source")),
+        Column("recipe", Text),
         CheckConstraint(one_of("health", Health), name="projection_state_health"),
         CheckConstraint("octet_length(projection) BETWEEN 1 AND 128", name="projection_state_name"),
         CheckConstraint("generation >= 0 AND next_generation > generation", name="projection_state_generation"),

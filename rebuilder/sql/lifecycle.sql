@@ -1,0 +1,182 @@
+-- insert_request: a projection is declared stale; its state row is there. Waits for no rebuild
+INSERT INTO {s}.invalidation (invalidation, scope, projection, generation, reason, note, actor)
+SELECT %(id)s, s.scope, s.projection, s.generation, %(reason)s, %(note)s, coalesce(%(actor)s::text, current_user)
+FROM {s}.projection_state s WHERE s.scope = %(scope)s AND s.projection = %(projection)s
+RETURNING invalidation, projection, generation, reason, note, actor, requested_at, answered_by, answered_at
+
+-- insert_request_once: the same, unless one for that reason is pending
+INSERT INTO {s}.invalidation (invalidation, scope, projection, generation, reason, note)
+SELECT %(id)s, s.scope, s.projection, s.generation, %(reason)s, %(note)s
+FROM {s}.projection_state s
+WHERE s.scope = %(scope)s AND s.projection = %(projection)s AND s.generation > 0
+  AND NOT EXISTS (SELECT FROM {s}.invalidation i WHERE i.scope = s.scope AND i.projection = s.projection
+                  AND i.reason = %(reason)s AND i.answered_by IS NULL)
+
+-- pending_requests: what no rebuild has answered, oldest first
+SELECT invalidation, projection, generation, reason, note, actor, requested_at, answered_by, answered_at
+FROM {s}.invalidation
+WHERE scope = %(scope)s AND (%(projection)s::text IS NULL OR projection = %(projection)s) AND answered_by IS NULL
+ORDER BY requested_at, invalidation
+
+-- requests: the last ones, newest first
+SELECT invalidation, projection, generation, reason, note, actor, requested_at, answered_by, answered_at
+FROM {s}.invalidation
+WHERE scope = %(scope)s AND projection = %(projection)s ORDER BY requested_at DESC, invalidation LIMIT %(limit)s
+
+-- request_of_generation: the newest request that a generation answers, or is being made for
+SELECT i.invalidation, i.projection, i.generation, i.reason, i.note, i.actor, i.requested_at, i.answered_by,
+       i.answered_at
+FROM {s}.invalidation i
+JOIN {s}.rebuild_ticket t ON t.ticket = i.answered_by OR t.invalidation = i.invalidation
+WHERE t.scope = %(scope)s AND t.projection = %(projection)s AND t.generation = %(generation)s
+ORDER BY i.requested_at DESC, i.invalidation LIMIT 1
+
+-- answer_requests: with the swap: the requests that were there when the run got its state lock
+UPDATE {s}.invalidation SET answered_by = %(ticket)s, answered_at = clock_timestamp()
+WHERE invalidation = ANY (%(ids)s) AND answered_by IS NULL
+
+-- link_ticket: the newest request that a run answers
+UPDATE {s}.rebuild_ticket SET invalidation = %(invalidation)s WHERE ticket = %(ticket)s
+
+-- complete_recipe: with the swap: what the projection's recipe looked like
+UPDATE {s}.projection_state SET recipe = %(recipe)s WHERE scope = %(scope)s AND projection = %(projection)s
+
+-- complete_source: with the swap: which incarnation of the log live was built from
+UPDATE {s}.projection_state SET source_generation = %(source)s
+WHERE scope = %(scope)s AND projection = %(projection)s
+
+-- read_recipe: what live was built with
+SELECT generation, version, recipe, source_generation FROM {s}.projection_state
+WHERE scope = %(scope)s AND projection = %(projection)s
+
+-- read_health: the health that requests and tickets make
+SELECT health FROM {s}.projection_status WHERE scope = %(scope)s AND projection = %(projection)s
+
+-- read_status: one projection as requests, tickets and checkpoints make it
+SELECT projection, generation, version, source_generation, health, active_ticket, checkpoint_position,
+       checkpoint_source, checkpoint_events, checkpoint_rows, checkpoint_at, pending_requests
+FROM {s}.projection_status WHERE scope = %(scope)s AND projection = %(projection)s
+
+-- write_checkpoint: how far live is; the row was locked before
+UPDATE {s}.follower_checkpoint
+SET position = %(position)s, generation = %(generation)s, source_generation = %(source)s,
+    events_applied = %(events)s, rows = %(rows)s, updated_at = greatest(clock_timestamp(), updated_at)
+WHERE scope = %(scope)s AND projection = %(projection)s
+RETURNING updated_at
+
+-- adopt_state: a read model that was there before: its first checkpoint says which generation and version it is
+UPDATE {s}.projection_state
+SET health = 'ready', generation = %(generation)s, next_generation = greatest(next_generation, %(generation)s + 1),
+    version = %(version)s, position = %(position)s, source_generation = %(source)s, rebuilt_at = clock_timestamp(),
+    updated_at = clock_timestamp()
+WHERE scope = %(scope)s AND projection = %(projection)s
+
+-- promote_state: a rebuild of the store is complete: live is its generation
+UPDATE {s}.projection_state
+SET health = 'ready', generation = %(generation)s, next_generation = greatest(next_generation, %(generation)s + 1),
+    version = %(version)s, position = %(position)s, source_generation = %(source)s, recipe = NULL, fingerprint = NULL,
+    rebuilt_at = clock_timestamp(), last_failure = NULL, updated_at = clock_timestamp()
+WHERE scope = %(scope)s AND projection = %(projection)s
+
+-- request_ticket: a rebuild that somebody will start; its generation is the next of its projection
+INSERT INTO {s}.rebuild_ticket (ticket, scope, projection, generation, version, stage, reason, host, pid, driver,
+                                invalidation, source_generation, source_position, source_events, source_tier,
+                                source_digest)
+SELECT %(ticket)s, s.scope, s.projection,
+       greatest(s.next_generation, (SELECT coalesce(max(t.generation), 0) + 1 FROM {s}.rebuild_ticket t
+                                    WHERE t.scope = s.scope AND t.projection = s.projection)),
+       %(version)s, 'requested', %(reason)s, %(host)s, %(pid)s, 'store', %(invalidation)s, %(source)s, %(position)s,
+       %(events)s, %(tier)s, %(digest)s
+FROM {s}.projection_state s WHERE s.scope = %(scope)s AND s.projection = %(projection)s
+
+-- read_ticket: one ticket
+SELECT ticket, projection, generation, version, revision, stage, requested_at, updated_at, invalidation,
+       source_generation, source_tier, source_events, source_position, source_digest, checkpoint_position,
+       checkpoint_events, checkpoint_rows, checkpoint_at, failure_code, driver
+FROM {s}.rebuild_ticket WHERE ticket = %(ticket)s AND scope = %(scope)s
+
+-- lock_ticket: the same, for a step of it
+SELECT ticket, projection, generation, version, revision, stage, requested_at, updated_at, invalidation,
+       source_generation, source_tier, source_events, source_position, source_digest, checkpoint_position,
+       checkpoint_events, checkpoint_rows, checkpoint_at, failure_code, driver
+FROM {s}.rebuild_ticket WHERE ticket = %(ticket)s AND scope = %(scope)s FOR NO KEY UPDATE
+
+-- share_ticket: the same, held against a step of it while something is written for its revision
+SELECT ticket, projection, generation, version, revision, stage, requested_at, updated_at, invalidation,
+       source_generation, source_tier, source_events, source_position, source_digest, checkpoint_position,
+       checkpoint_events, checkpoint_rows, checkpoint_at, failure_code, driver
+FROM {s}.rebuild_ticket WHERE ticket = %(ticket)s AND scope = %(scope)s FOR SHARE
+
+-- open_tickets: rebuilds that are neither finished nor failed, the longest silent first
+SELECT ticket, projection, generation, version, revision, stage, requested_at, updated_at, invalidation,
+       source_generation, source_tier, source_events, source_position, source_digest, checkpoint_position,
+       checkpoint_events, checkpoint_rows, checkpoint_at, failure_code, driver
+FROM {s}.rebuild_ticket
+WHERE scope = %(scope)s AND stage IN ('requested', 'running')
+  AND clock_timestamp() - updated_at >= make_interval(secs => %(silent)s)
+ORDER BY updated_at, ticket
+
+-- step_ticket: compare and swap: only whoever has seen this revision makes the step
+UPDATE {s}.rebuild_ticket
+SET stage = %(stage)s, revision = revision + 1, updated_at = greatest(clock_timestamp(), updated_at),
+    started_at = CASE WHEN %(stage)s = 'running' THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
+    finished_at = CASE WHEN %(stage)s IN ('requested', 'running') THEN NULL ELSE clock_timestamp() END,
+    failure_code = %(failure)s, failure = %(details)s, report = %(report)s,
+    checkpoint_position = coalesce(%(position)s, checkpoint_position),
+    checkpoint_events = coalesce(%(events)s, checkpoint_events),
+    checkpoint_rows = CASE WHEN %(events)s::int8 IS NULL THEN checkpoint_rows ELSE %(rows)s END,
+    checkpoint_at = CASE WHEN %(events)s::int8 IS NULL THEN checkpoint_at
+                         ELSE greatest(clock_timestamp(), updated_at) END
+WHERE ticket = %(ticket)s AND revision = %(revision)s
+RETURNING revision
+
+-- prove_ticket: which log the rebuild saw, as the fenced log says too
+UPDATE {s}.rebuild_ticket
+SET source_generation = %(source)s, source_tier = %(tier)s, source_events = %(events)s, source_position = %(position)s,
+    source_digest = %(digest)s
+WHERE ticket = %(ticket)s
+
+-- answer_older: a rebuild of the store answers the request it names and those that were made before it
+UPDATE {s}.invalidation i SET answered_by = %(ticket)s, answered_at = clock_timestamp()
+FROM {s}.invalidation named
+WHERE named.invalidation = %(invalidation)s AND i.scope = named.scope AND i.projection = named.projection
+  AND i.answered_by IS NULL AND i.requested_at <= named.requested_at
+
+-- requested_ticket: what waits to be started
+SELECT ticket FROM {s}.rebuild_ticket
+WHERE scope = %(scope)s AND projection = %(projection)s AND stage = 'requested'
+
+-- adopt_ticket: a run starts the ticket that waited
+WITH ticket AS (
+    UPDATE {s}.rebuild_ticket
+    SET stage = 'running', driver = 'engine', revision = revision + 1, version = %(version)s, reason = %(reason)s,
+        note = coalesce(%(note)s, note), host = %(host)s, pid = %(pid)s, backend_pid = %(backend_pid)s,
+        started_at = clock_timestamp(), updated_at = greatest(clock_timestamp(), updated_at)
+    WHERE ticket = %(ticket)s AND stage = 'requested' RETURNING ticket, generation
+), progress AS (
+    INSERT INTO {s}.ticket_progress (ticket, phase) SELECT ticket, 'lock state' FROM ticket ON CONFLICT DO NOTHING
+)
+SELECT generation FROM ticket
+
+-- active_source: the incarnation of a log
+SELECT generation FROM {s}.source_generation WHERE log = %(log)s AND retired_at IS NULL
+
+-- insert_source: the first incarnation, or the next
+INSERT INTO {s}.source_generation (log, reason) VALUES (%(log)s, %(reason)s)
+ON CONFLICT (log) WHERE retired_at IS NULL DO NOTHING RETURNING generation
+
+-- retire_source: the incarnation ends
+UPDATE {s}.source_generation SET retired_at = greatest(clock_timestamp(), created_at)
+WHERE log = %(log)s AND retired_at IS NULL RETURNING generation
+
+-- sources: the incarnations of a log, the newest first
+SELECT generation, log, reason, created_at, retired_at FROM {s}.source_generation WHERE log = %(log)s
+ORDER BY created_at DESC
+
+-- segments: the closed segments of an incarnation
+SELECT first_position, last_position, events, digest FROM {s}.log_segment
+WHERE source_generation = %(source)s ORDER BY first_position
+
+-- insert_segment: a closed segment, once
+INSERT INTO {s}.log_segment (source_generation, first_position, last_position, events, digest)
+VALUES (%(source)s, %(first)s, %(last)s, %(events)s, %(digest)s) ON CONFLICT DO NOTHING
