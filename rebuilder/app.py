@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from rebuilder.domain.event import Event
-from rebuilder.domain.observation import Observer
 from rebuilder.domain.lifecycle import Invalidation
+from rebuilder.domain.observation import Observer
 from rebuilder.domain.projection import Projection
 from rebuilder.domain.quarantine import Quarantine
 from rebuilder.domain.registry import Registry
@@ -22,6 +23,7 @@ from rebuilder.engine.pending import Pending, Ran, find_pending, run_pending
 from rebuilder.engine.plan import Plan, make_plan
 from rebuilder.engine.rebuild import rebuild
 from rebuilder.engine.run import Hook, Options, Run, Seam
+from rebuilder.engine.source import Source
 from rebuilder.engine.status import ProjectionStatus, request_cancel, status_of
 from rebuilder.engine.stop import StopToken
 from rebuilder.engine.verify import verify
@@ -31,6 +33,7 @@ from rebuilder.settings import Settings
 from rebuilder.store.conninfo import conninfo_of
 from rebuilder.store.install import install, install_sql
 from rebuilder.store.ledger import Bookkeeping
+from rebuilder.store.projection_store import ProjectionStore
 from rebuilder.store.requests import invalidate
 from rebuilder.store.sessions import connect
 
@@ -80,14 +83,16 @@ class Rebuilder:
                 retire: Literal["keep", "drop"] = "keep", max_rate: float | None = None, wait: float = 0,
                 deadline: float | None = None, stop: StopToken | None = None,
                 blockers: Literal["report", "cancel", "terminate"] = "report",
-                blockers_after: float = 60.0, observer: Observer | None = None) -> RebuildReport:
+                blockers_after: float = 60.0, workers: int | Executor = 1,
+                observer: Observer | None = None) -> RebuildReport:
         """Rebuild a projection and cut over; live is as it was if this raises anything but ``OutcomeUnknown``.
 
         ``allow`` names guards (``shrink``, ``null-column``, ``ghost-rows``, ``downgrade``, ``long-transaction``) and
         losses (``loss:OBJECT``). ``max_rate`` is events a second; ``wait`` seconds to wait for another run of the same
         projection, ``deadline`` seconds for the whole. ``retire="drop"`` drops the old table right after the commit;
         by default it is kept until the next rebuild or ``settings.retain_hours``. ``blockers`` says what may be done,
-        after ``blockers_after`` seconds, to sessions in front of the fence.
+        after ``blockers_after`` seconds, to sessions in front of the fence. ``workers`` are how many processes fold the
+        bulk (of Folds keyed by stream), or an executor that runs them anywhere.
         """
         options = Options(reason=Reason(_one_of("reason", reason, Reason)), note=note,
                           quarantine=_quarantine(quarantine), allow=_allowed(allow),
@@ -95,7 +100,7 @@ class Rebuilder:
                           max_rate=_positive("max_rate", max_rate), wait=max(0.0, wait),
                           deadline=_positive("deadline", deadline),
                           blockers=_one_of("blockers", blockers, ("report", "cancel", "terminate")),
-                          blockers_after=blockers_after)
+                          blockers_after=blockers_after, workers=_workers(workers))
         return rebuild(self._run(self.registry.get(name), options, stop, observer))
 
     def plan(self, name: str, *, allow: Collection[str] = ()) -> Plan:
@@ -117,6 +122,13 @@ class Rebuilder:
         with connect(self.conninfo, role="tickets", autocommit=True) as connection:
             self._books.check_installed(connection)
             return self._books.tickets(connection, name, limit=limit)
+
+    def store(self, *, read_only: bool = False) -> ProjectionStore:
+        """The lifecycle store over this log: statuses, tickets, documents, snapshots, manifests. Close it after use."""
+        with connect(self.conninfo, role="store", autocommit=True) as connection:
+            self._books.check_installed(connection)
+            source = Source(self.log.open(connection), self._books)
+        return ProjectionStore(self.conninfo, self.settings, log=source, read_only=read_only)
 
     def invalidate(self, name: str, reason: Reason | str, *, note: str | None = None,
                    actor: str | None = None) -> Invalidation:
@@ -200,6 +212,12 @@ def _one_of(name: str, value: Any, words: Iterable[str]) -> Any:
         raise DefinitionError(f"{name} is {value!r}; it must be one of {', '.join(known)}.",
                               hint=f"leave {name} out for the default")
     return value
+
+
+def _workers(given: int | Executor) -> int | Executor:
+    if not isinstance(given, Executor) and (type(given) is not int or given < 1):
+        raise DefinitionError(f"workers is {given!r}; it must be a whole number from 1, or an Executor.")
+    return given
 
 
 def _positive(name: str, value: float | None) -> float | None:

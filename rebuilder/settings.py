@@ -49,6 +49,9 @@ class Settings:
     they are touched again."""
     fold_page: int = 10_000
     """Events that a fold reads at once: it costs the server nothing to apply them."""
+    fold_parts: int | None = None
+    """Parts that workers divide the streams into. None: one for each worker. More of them need less memory each, and
+    read the log as often."""
     batch_page: int = 20_000
     """Events per statement of BatchSql where they are given one by one (quarantine, tail of the log)."""
     batch_seconds: float = 10.0

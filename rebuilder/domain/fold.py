@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from rebuilder.domain.event import Event
@@ -66,6 +68,14 @@ class Fold:
 
         return register
 
+    def __reduce__(self) -> Any:
+        # Where it is defined, rather than what is in it: a worker imports the module, and functions may share names.
+        for module, content in list(sys.modules.items()):
+            for name, value in list(getattr(content, "__dict__", {}).items()):
+                if value is self:
+                    return _imported, (module, name)
+        return super().__reduce__()
+
     @property
     def types(self) -> tuple[str, ...]:
         """The folded event types, sorted."""
@@ -79,6 +89,13 @@ class Fold:
     def keyed_by_stream(self) -> bool:
         """Whether each row depends on the events of one stream only."""
         return all(one.key is None for those in self._registrations.values() for one in those)
+
+
+def _imported(module: str, name: str) -> Fold:
+    fold = getattr(import_module(module), name)
+    if not isinstance(fold, Fold):
+        raise DefinitionError(f"{module}.{name} is a {type(fold).__name__} in this process; it must be a Fold.")
+    return fold
 
 
 def _name(function: Any) -> str:

@@ -10,8 +10,9 @@ from psycopg import sql
 from rebuilder.domain.batch_sql import BatchSql
 from rebuilder.domain.projection import SqlHandlers
 from rebuilder.engine.apply_batch import BatchApplier
-from rebuilder.engine.apply_fold import FoldApplier
+from rebuilder.engine.apply_fold import FoldApplier, Rows
 from rebuilder.engine.apply_sql import Lift, SqlApplier
+from rebuilder.engine.fold_table import FoldTable, read_columns
 
 if TYPE_CHECKING:
     from rebuilder.engine.applier import Applier
@@ -27,4 +28,17 @@ def make_applier(run: Run, connection: Connection, tables: Mapping[str, sql.Iden
         case BatchSql() as handlers:
             return BatchApplier(handlers, run, connection)
         case _:
-            return FoldApplier(run, connection, tables, lift)
+            return _folds(run, connection, tables, lift)
+
+
+def _folds(run: Run, connection: Connection, tables: Mapping[str, sql.Identifier], lift: Lift) -> FoldApplier:
+    projection, filled = run.projection, []
+    by_name = dict(zip(projection.tables, run.blueprint.tables, strict=True))
+    for fold in projection.folds:
+        name = projection.fold_table(fold)
+        live = by_name[name]
+        table = FoldTable(connection, tables[name], live.label, fold, primary_key=live.primary_key,
+                          columns=read_columns(connection, tables[name], live.stored))
+        filled.append((fold, Rows(table, oid=live.oid, sequences=(one.column for one in live.sequences))))
+    return FoldApplier(connection, filled, lift, memory=run.settings.fold_memory, page=run.settings.fold_page,
+                       doing=f"writing the rows that {projection.name!r} folded")

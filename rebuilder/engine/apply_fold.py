@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import sql
 
 from rebuilder import errors
-from rebuilder.domain.fold import FoldFunction, KeyFunction, Row
+from rebuilder.domain.fold import Fold, FoldFunction, KeyFunction, Row
 from rebuilder.engine.applier import Bulk
 from rebuilder.engine.apply_sql import EventFailed, cause_of
 from rebuilder.engine.fold_table import FoldTable
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from rebuilder.catalog.blueprint import LiveTable
     from rebuilder.domain.event import Event
     from rebuilder.engine.apply_sql import Lift
-    from rebuilder.engine.run import Run
     from rebuilder.eventlog import RawEvent
     from rebuilder.store.sessions import Connection
 
@@ -39,8 +37,9 @@ _OVERHEAD = 200
 class Rows:
     """The rows of one table that are in memory."""
 
-    def __init__(self, table: FoldTable, sequences: Iterable[str] = ()) -> None:
+    def __init__(self, table: FoldTable, *, oid: int = 0, sequences: Iterable[str] = ()) -> None:
         self.table = table
+        self.oid = oid
         self._sequences = frozenset(sequences)
         self.fresh = True
         self.rows: dict[Any, Row | None] = {}
@@ -99,7 +98,7 @@ class Rows:
             self._measured_at = len(self.rows)
             some = [row for _, row in zip(range(100), self.rows.values(), strict=False) if row is not None]
             self._bytes_each = _OVERHEAD + max((_bytes(row) for row in some), default=0)
-        return len(self.rows) * self._bytes_each
+        return len(self.rows) * self._bytes_each + sum(map(len, self.encoded))
 
     def write(self, connection: Connection) -> None:
         """Write what differs into the table."""
@@ -133,9 +132,21 @@ class Rows:
         except TypeError:
             keys.sort(key=str)
         values, rows = self.table.values, self.rows
-        yield from self.table.encoded(connection, (values(key, rows[key]) for key in keys))  # type: ignore[arg-type]
+        if keys:
+            yield from self.table.encoded(connection, (values(key, rows[key]) for key in keys))  # type: ignore[arg-type]
         self.fresh = False
         self.drop()
+
+    def give(self, connection: Connection, columns: Iterable[str], chunks: Iterable[bytes], budget: int) -> None:
+        """Rows that somebody else has folded and encoded; kept while they fit the budget."""
+        self.table.shape(columns)
+        self.encoded.extend(chunks)
+        if not self.fresh or self.size() > budget:
+            with connection.cursor().copy(self.table.copy_statement()) as into:
+                for chunk in self.encoded:
+                    into.write(chunk)
+            self.encoded.clear()
+            self.fresh = False
 
     @property
     def straight(self) -> bool:
@@ -160,32 +171,27 @@ class FoldApplier:
 
     savepoints_write = False
 
-    def __init__(self, run: Run, connection: Connection, tables: Mapping[str, sql.Identifier], lift: Lift) -> None:
+    def __init__(self, connection: Connection, filled: Sequence[tuple[Fold, Rows]], lift: Lift, *, memory: int,
+                 page: int, doing: str) -> None:
         self._connection = connection
         self._lift = lift
-        self._budget = run.settings.fold_memory
-        self._doing = f"writing the rows that {run.projection.name!r} folded"
-        self.page = run.settings.fold_page
+        self._budget = memory
+        self._doing = doing
+        self.page = page
         self._raw: RawEvent  # the event in hand
-        self.rows: dict[int, Rows] = {}
-        self._steps: dict[str, list[tuple[Rows, KeyFunction | None, FoldFunction]]] = {
-            name: [] for name in run.projection.types}
-        by_name = dict(zip(run.projection.tables, run.blueprint.tables, strict=True))
-        for fold in run.projection.folds:
-            name = run.projection.fold_table(fold)
-            live = by_name[name]
-            self.rows[live.oid] = rows = Rows(FoldTable(
-                connection, tables[name], live.label, fold, stored=live.stored, primary_key=live.primary_key),
-                (sequence.column for sequence in live.sequences))
-            for type_ in fold.types:
-                for one in fold.registrations(type_):
-                    self._steps[type_].append((rows, one.key, one.function))
+        self.filled = tuple(filled)
+        self.rows = [rows for _, rows in filled]
+        self._steps: dict[str, list[tuple[Rows, KeyFunction | None, FoldFunction]]] = {}
+        for fold, rows in filled:
+            for name in fold.types:
+                self._steps.setdefault(name, []).extend(
+                    (rows, one.key, one.function) for one in fold.registrations(name))
 
     def apply(self, events: Sequence[RawEvent]) -> None:
         """Fold events in order. Raises :class:`EventFailed`."""
-        if sum(rows.size() for rows in self.rows.values()) > self._budget and not self._saved:
+        if sum(rows.size() for rows in self.rows) > self._budget and not self._saved:
             self._spill()
-        if all(rows.fresh for rows in self.rows.values()):
+        if all(rows.fresh for rows in self.rows):
             self._fold(events)
         else:
             self._load_and_fold(events)
@@ -202,7 +208,7 @@ class FoldApplier:
     def _load_and_fold(self, events: Sequence[RawEvent]) -> None:
         """Twice over the events: the keys first, so that one statement loads all their rows."""
         work = []
-        keys: dict[int, list[Any]] = {id(rows): [] for rows in self.rows.values()}
+        keys: dict[int, list[Any]] = {id(rows): [] for rows in self.rows}
         with self._traced():
             for raw in events:
                 self._raw = raw
@@ -211,7 +217,7 @@ class FoldApplier:
                     key = raw.stream if key_of is None else _key(key_of, event)
                     keys[id(rows)].append(key)
                     work.append((raw, event, rows, key, function))
-        for rows in self.rows.values():
+        for rows in self.rows:
             if not rows.fresh:
                 rows.load(self._connection, keys[id(rows)])
         with self._traced():
@@ -236,23 +242,23 @@ class FoldApplier:
 
     @property
     def _saved(self) -> bool:
-        return any(rows.undo is not None for rows in self.rows.values())
+        return any(rows.undo is not None for rows in self.rows)
 
     def save(self) -> None:
         """From here on the row before its first change is kept."""
-        if sum(rows.size() for rows in self.rows.values()) > self._budget:
+        if sum(rows.size() for rows in self.rows) > self._budget:
             self._spill()
-        for rows in self.rows.values():
+        for rows in self.rows:
             rows.undo = {}
 
     def back(self) -> None:
         """Put the changed rows back."""
-        for rows in self.rows.values():
+        for rows in self.rows:
             rows.back()
 
     def release(self) -> None:
         """Forget how the rows were."""
-        for rows in self.rows.values():
+        for rows in self.rows:
             rows.undo = None
 
     def violation(self) -> psycopg.Error | None:
@@ -264,7 +270,7 @@ class FoldApplier:
     def settle(self, *, but_bulk: bool = False) -> None:
         """Write what is only in memory into the shadow."""
         try:
-            for rows in self.rows.values():
+            for rows in self.rows:
                 if but_bulk and rows.straight:
                     continue
                 rows.write(self._connection)
@@ -273,17 +279,17 @@ class FoldApplier:
 
     def _spill(self) -> None:
         self.settle()
-        for rows in self.rows.values():
+        for rows in self.rows:
             rows.drop()
 
     def forget(self) -> None:
         """The shadow was rolled back to where it was settled: rows are loaded from it again."""
-        for rows in self.rows.values():
+        for rows in self.rows:
             rows.drop()
 
     def bulk(self, table: LiveTable) -> Bulk | None:
         """The rows of a table of which none is in the shadow yet."""
-        rows = self.rows[table.oid]
+        rows = next(rows for rows in self.rows if rows.oid == table.oid)
         if not rows.straight:
             return None
         return Bulk(rows.table.columns, rows.take(self._connection))

@@ -16,7 +16,9 @@ from rebuilder.domain.blocker import Blocker
 from rebuilder.domain.slowdown import Slowdown
 from rebuilder.engine import quarantine
 from rebuilder.engine.apply_batch import BatchApplier
-from rebuilder.engine.freeze import thin_out
+from rebuilder.engine.apply_fold import FoldApplier
+from rebuilder.engine.freeze import freeze, thin_out
+from rebuilder.engine.parallel import fold_in_parallel, wanted
 from rebuilder.engine.replay import Replay, apply_page
 from rebuilder.engine.run import Run
 from rebuilder.engine.shadow import Shadow, check_writes
@@ -69,6 +71,11 @@ def _applied(run: Run, shadow: Shadow, replay: Replay, upto: int) -> Iterator[in
     applier = shadow.applier
     if isinstance(applier, BatchApplier) and run.options.quarantine is None and not run.log.statements.by_tenant:
         yield from windows(run, applier, replay, upto)
+        return
+    if isinstance(applier, FoldApplier) and wanted(run, replay) and not run.log.statements.by_tenant:
+        yield from fold_in_parallel(run, applier, replay, upto)
+        # Encoded rows can't be folded further: they are copied now, and loaded from there.
+        freeze(run, shadow)
         return
     slowdown = Slowdown()
     for page in pages_ahead(run, replay, upto, applier.page):

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from rebuilder.domain.event import Event
 from rebuilder.domain.fold import Fold
-from rebuilder.engine.fold_table import FoldTable
+from rebuilder.engine.fold_table import FoldTable, read_columns
 
 if TYPE_CHECKING:
     from rebuilder.domain.projection import Projection
@@ -33,7 +33,7 @@ def fold_tables(connection: Connection, projection: Projection,
         name = tables[projection.fold_table(fold)]
         columns = cursor.execute(_SHAPE, (name.as_string(connection),)).fetchall()
         found.append((fold, FoldTable(connection, name, ".".join(name._obj), fold,  # noqa: SLF001
-                                      stored=[column for column, _ in columns],
+                                      columns=read_columns(connection, name, [column for column, _ in columns]),
                                       primary_key=[column for column, key in columns if key])))
     return found
 

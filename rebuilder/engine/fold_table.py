@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from psycopg import pq, sql
@@ -81,11 +81,12 @@ class FoldTable:
     """One table that a fold fills. ``columns`` are those that its rows have, known from the first row on."""
 
     def __init__(self, connection: Connection, name: sql.Identifier, label: str, fold: Fold, *,
-                 stored: Sequence[str], primary_key: Sequence[str]) -> None:
+                 columns: Sequence[ColumnSpec], primary_key: Sequence[str]) -> None:
         self.name = name
         self.label = label
+        self.specs = tuple(columns)
         self.key_columns = fold.key_columns or tuple(primary_key)
-        self.types = _types(connection, name, stored)
+        self.types = {column.name: _adapted(connection, column) for column in columns}
         unknown = [column for column in self.key_columns if column not in self.types]
         if unknown or not self.key_columns:
             raise DefinitionError(f"A fold of {label} has the key columns {', '.join(self.key_columns) or '(none)'}; "
@@ -285,31 +286,41 @@ def _names(columns: Iterable[str]) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, columns))
 
 
-def _types(connection: Connection, name: sql.Identifier, stored: Sequence[str]) -> dict[str, ColumnType]:
-    """The columns as psycopg sees them: a domain is its base type, as it is in a result."""
+class ColumnSpec(NamedTuple):
+    """What a column is on the server; a domain is its base type, as it is in a result."""
+
+    name: str
+    oid: int
+    sql_type: str
+    scale: int | None
+
+
+def read_columns(connection: Connection, name: sql.Identifier, stored: Sequence[str]) -> tuple[ColumnSpec, ...]:
+    """The columns of a table that may be written."""
     cursor = connection.cursor(row_factory=psycopg.rows.tuple_row)
     cursor.execute(sql.SQL("SELECT {} FROM {} LIMIT 0").format(_names(stored), name))
     described = cursor.description or []
     # Without its modifier: a cast to varchar(3) cuts, where an assignment is refused.
-    texts = {row[0]: row[1:] for row in cursor.execute(
+    types = {row[0]: row[1:] for row in cursor.execute(
         "SELECT attname, format_type(atttypid, -1), atttypid, atttypmod FROM pg_attribute"
         " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped", (name.as_string(connection),)).fetchall()}
-    encoding = connection.info.encoding
-    found = {}
+    found = []
     for column in described:
-        oid = column.type_code
-        copied = True
-        try:
-            dumper = connection.adapters.get_dumper_by_oid(oid, pq.Format.TEXT)(object, connection)
-        except psycopg.ProgrammingError:
-            copied, dumper = False, connection.adapters.get_dumper_by_oid(TEXT, pq.Format.TEXT)(str, connection)
-        loader = connection.adapters.get_loader(oid, pq.Format.TEXT) or connection.adapters.get_loader(
-            0, pq.Format.TEXT)
-        if loader is None:
-            raise errors.RebuildError(f"psycopg has no loader for column {column.name}.")
-        sql_type, type_oid, modifier = texts[column.name]
-        scale = (modifier - 4) & 0x7FF if type_oid == NUMERIC and modifier >= 4 else None
-        found[column.name] = ColumnType(
-            column.name, oid, sql_type, dumper.dump, loader(oid, connection).load, copied,
-            None if scale is None else (scale ^ 1024) - 1024, encoding)
-    return found
+        sql_type, type_oid, modifier = types[column.name]
+        scale = (((modifier - 4) & 0x7FF) ^ 1024) - 1024 if type_oid == NUMERIC and modifier >= 4 else None
+        found.append(ColumnSpec(column.name, column.type_code, sql_type, scale))
+    return tuple(found)
+
+
+def _adapted(connection: Connection, column: ColumnSpec) -> ColumnType:
+    """A column as psycopg adapts it on this connection."""
+    adapters, copied = connection.adapters, True
+    try:
+        dumper = adapters.get_dumper_by_oid(column.oid, pq.Format.TEXT)(object, connection)
+    except psycopg.ProgrammingError:
+        copied, dumper = False, adapters.get_dumper_by_oid(TEXT, pq.Format.TEXT)(str, connection)
+    loader = adapters.get_loader(column.oid, pq.Format.TEXT) or adapters.get_loader(0, pq.Format.TEXT)
+    if loader is None:
+        raise errors.RebuildError(f"psycopg has no loader for column {column.name}.")
+    return ColumnType(column.name, column.oid, column.sql_type, dumper.dump, loader(column.oid, connection).load,
+                      copied, column.scale, connection.info.encoding)

@@ -126,5 +126,6 @@ def _notes(run: Run) -> tuple[str, ...]:
     """What a person must know of this kind of handlers."""
     if not isinstance(run.projection.handlers, BatchSql):
         return ()
-    return (f"DDL on {run.log.label} waits for the whole run, and every appender behind it: BatchSql reads the log in "
-            "the main transaction, which keeps its lock on it",)
+    note = (f"DDL on {run.log.label} waits for the whole run, and every appender behind it: BatchSql reads the log in "
+            "the main transaction, which keeps its lock on it")
+    return (note,)

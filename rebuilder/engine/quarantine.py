@@ -94,8 +94,8 @@ def _apply_healthy(run: Run, shadow: Shadow, replay: Replay, page: Sequence[RawE
             continue
         poisoned = replay.streams.get(stream_id(raw))
         if poisoned is not None and raw.position > poisoned:
-            _set_aside(run, replay, DeadLetter(raw, "stream", "StreamQuarantined",
-                                               f"follows position {poisoned} of its stream, which was set aside"))
+            set_aside(run, replay, DeadLetter(raw, "stream", "StreamQuarantined",
+                                              f"follows position {poisoned} of its stream, which was set aside"))
         else:
             healthy.append(raw)
     shadow.applier.apply(healthy)
@@ -168,7 +168,7 @@ def _quarantine(run: Run, replay: Replay, failure: EventFailed) -> None:
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
     options = run.options.quarantine
     assert options is not None
-    _set_aside(run, replay, DeadLetter(failure.raw, failure.cause, type(error).__name__, error_text(error), state,
+    set_aside(run, replay, DeadLetter(failure.raw, failure.cause, type(error).__name__, error_text(error), state,
                                        _traceback(error)))
     if options.policy == "stream":
         replay.streams.setdefault(stream_id(failure.raw), failure.raw.position)
@@ -180,7 +180,7 @@ def _traceback(error: BaseException) -> str:
     return f"{where}{type(error).__name__}: {error_text(error)}"[-8000:]
 
 
-def _set_aside(run: Run, replay: Replay, letter: DeadLetter) -> None:
+def set_aside(run: Run, replay: Replay, letter: DeadLetter) -> None:
     """Record a dead letter at once, by the second connection: a later failure of the run must not lose it."""
     options, raw = run.options.quarantine, letter.raw
     assert options is not None

@@ -19,7 +19,7 @@ from rebuilder.engine.catch_up import catch_up, count_ahead
 from rebuilder.engine.drain import drain
 from rebuilder.engine.fence import attempts
 from rebuilder.engine.finalize import finalize
-from rebuilder.engine.freeze import freeze
+from rebuilder.engine.freeze import freeze, stale
 from rebuilder.engine.heartbeat import Heartbeat
 from rebuilder.engine.recheck import Findings, check_before_fence, recheck
 from rebuilder.engine.replay import Replay
@@ -64,7 +64,8 @@ def _rebuild(run: Run) -> RebuildReport:
         count_ahead(run)
         catch_up(run, shadow, replay)
     with run.step(Phase.FREEZE):
-        freeze(run, shadow)
+        if stale(run, shadow):
+            freeze(run, shadow)
     with run.step(Phase.RECHECK):
         check_before_fence(run, shadow, replay, findings)
         prove_source(run, replay)

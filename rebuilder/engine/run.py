@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,6 +47,7 @@ class Options:
     deadline: float | None = None
     blockers: Literal["report", "cancel", "terminate"] = "report"
     blockers_after: float = 60.0
+    workers: int | Executor = 1
 
 
 @dataclass(slots=True)

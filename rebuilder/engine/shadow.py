@@ -13,6 +13,7 @@ from rebuilder.catalog import CatalogBlueprint, LiveTable, preflight, read_bluep
 from rebuilder.engine.applier import Applier
 from rebuilder.engine.appliers import make_applier
 from rebuilder.engine.apply_sql import lifter
+from rebuilder.engine.parallel import check_workers
 from rebuilder.engine.price import check_price
 from rebuilder.engine.run import Run
 from rebuilder.eventlog import Selection
@@ -57,6 +58,7 @@ def read_definitions(run: Run) -> None:
     with translated("reading the event log's definition"):
         run.log = run.definition.open(run.reader)
     check_log(run)
+    check_workers(run)
     run.selection = Selection(types=run.projection.types, categories=tuple(run.projection.categories))
     with translated("reading the live tables' definition"), run.ledger.using() as connection:
         run.blueprint = read_blueprint(connection, run.projection.tables, shape=run.projection.shape or None,

@@ -22,7 +22,7 @@ from rebuilder.eventlog.horizon import Horizon
 from rebuilder.eventlog.looking import reading
 from rebuilder.eventlog.raw_event import Key, RawEvent, TenantEvent
 from rebuilder.eventlog.relation import Source, Table
-from rebuilder.eventlog.selection import Selection
+from rebuilder.eventlog.selection import Part, Selection
 from rebuilder.eventlog.sequence import PositionSequence
 from rebuilder.eventlog.statements import Statements
 
@@ -69,9 +69,10 @@ class OpenLog:
         return self.definition.completeness == "auto"
 
     def page(self, connection: psycopg.Connection[Any], selection: Selection, *, after: Key | None,
-             upto: int | None, limit: int) -> list[RawEvent]:
+             upto: int | None, limit: int, part: Part | None = None) -> list[RawEvent]:
         """The next matching events behind a key, in reading order; fewer than ``limit`` only at the end."""
-        rows = self._read(connection, self.statements.page(selection, after=after, upto=upto, limit=limit), selection)
+        statement = self.statements.page(selection, after=after, upto=upto, limit=limit, part=part)
+        rows = self._read(connection, statement, selection)
         self._check_keys(rows, after)
         return rows
 

@@ -6,6 +6,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One of several parts of the streams, by a hash of the stream's key."""
+
+    number: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """Events of these types (none: nothing matches) in these categories (none: all of them)."""
 

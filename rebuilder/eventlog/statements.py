@@ -12,7 +12,7 @@ from rebuilder.domain.batch_sql import BATCH_COLUMNS
 from rebuilder.errors import LogDefinitionError
 from rebuilder.eventlog.columns import ALIAS, Rendered, fragment, render
 from rebuilder.eventlog.raw_event import Key
-from rebuilder.eventlog.selection import Selection
+from rebuilder.eventlog.selection import Part, Selection
 
 if TYPE_CHECKING:
     from rebuilder.eventlog.table_log import TableLog
@@ -44,9 +44,9 @@ class Statements:
     """Of type and category, the ones with an index that goes on with the position."""
 
     def page(self, selection: Selection, *, after: Key | None = None, above: int | None = None,
-             upto: int | None = None, limit: int | None = None) -> sql.Composed:
+             upto: int | None = None, limit: int | None = None, part: Part | None = None) -> sql.Composed:
         """Rows in reading order: behind a key or above a position, up to a position, so many of them."""
-        bounds = self._bounds(after, above, upto)
+        bounds = [*self._bounds(after, above, upto), *self._part(part)]
         tail = sql.SQL("") if limit is None else sql.SQL(" LIMIT {}").format(sql.Literal(limit))
 
         def rows(conditions: list[sql.Composable]) -> sql.Composed:
@@ -116,6 +116,12 @@ class Statements:
         if selection.categories:
             conditions.append(self._one_of("category", selection.categories))
         return [*conditions, *self.filters]
+
+    def _part(self, part: Part | None) -> list[sql.Composable]:
+        if part is None:
+            return []
+        return [sql.SQL('(hashtext({} COLLATE "C") & 2147483647) % {} = {}').format(
+            self.stream[-1], sql.Literal(part.of), sql.Literal(part.number))]
 
     def _branches(self, selection: Selection) -> list[list[sql.Composable]]:
         for role, values in (("type", selection.types), ("category", selection.categories)):
