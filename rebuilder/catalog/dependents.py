@@ -86,6 +86,7 @@ class Function:
     owner: str
     volatility: str
     atomic: bool
+    superusers: bool  # LEAKPROOF or with a SUPPORT function: only a superuser may replace it
     definition: str | None
     types: tuple[int, ...]  # of arguments and result
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from psycopg import sql
+
 AclEntry = tuple[str, str, str, bool]
 """(grantor, grantee, privilege, with grant option); an empty grantee is PUBLIC."""
+
+
+def written(*names: str) -> str:
+    """A name as SQL writes it."""
+    return sql.Identifier(*names).as_string(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,8 @@ class TriggerFacts:
     enabled: str
     columns: tuple[int, ...]
     referred: int  # FROM of a constraint trigger
+    function: str
+    executable: bool  # by the current role, which must be so to make the trigger again
     comment: str | None
     constraint_comment: str | None
     extensions: tuple[str, ...]
@@ -189,6 +198,11 @@ class TableFacts:
     def label(self) -> str:
         """``schema.name`` for people."""
         return f"{self.schema}.{self.name}"
+
+    @property
+    def written(self) -> str:
+        """The same as SQL writes it, for commands in hints."""
+        return written(self.schema, self.name)
 
     def of_kind(self, *kinds: str) -> tuple[ConstraintFacts, ...]:
         """The constraints of these kinds."""

@@ -10,7 +10,7 @@ import psycopg
 
 from rebuilder.catalog.blueprint import Outcome, Verdict
 from rebuilder.catalog.dependents import Dependents
-from rebuilder.catalog.facts import TableFacts
+from rebuilder.catalog.facts import TableFacts, written
 from rebuilder.catalog.grants import orphaned
 from rebuilder.catalog.reader import QUERIES, rows
 from rebuilder.catalog.session import Session
@@ -37,7 +37,7 @@ KINDS = {
     "t": ("toast table", "Name the table it belongs to."),
 }
 
-# obstacle: (kind, reason, hint); {name}, {detail} and {table} are filled in.
+# obstacle: (kind, reason, hint); {name}, {detail} and {table} are filled in, in hints as SQL writes them.
 OBSTACLES = {
     "extension": (
         "extension",
@@ -116,7 +116,7 @@ def own_refusals(tables: Sequence[TableFacts]) -> Iterator[Verdict]:
                 "table",
                 table.label,
                 "it has no primary key, by which rows are copied and compared",
-                f"ALTER TABLE {table.label} ADD PRIMARY KEY (…).",
+                f"ALTER TABLE {table.written} ADD PRIMARY KEY (…).",
             )
         for index in table.indexes:
             if not index.valid:
@@ -125,7 +125,7 @@ def own_refusals(tables: Sequence[TableFacts]) -> Iterator[Verdict]:
                     "index",
                     index.name,
                     "it is invalid (a CREATE INDEX CONCURRENTLY failed or is running); a copy would be valid",
-                    f"REINDEX INDEX CONCURRENTLY {table.schema}.{index.name}, or drop it.",
+                    f"REINDEX INDEX CONCURRENTLY {written(table.schema, index.name)}, or drop it.",
                 )
         if table.replica_identity == "i" and not any(i.replica_identity for i in table.indexes):
             yield refuse(
@@ -133,7 +133,7 @@ def own_refusals(tables: Sequence[TableFacts]) -> Iterator[Verdict]:
                 "replica-identity",
                 table.label,
                 "its replica identity was an index that has been dropped",
-                f"ALTER TABLE {table.label} REPLICA IDENTITY DEFAULT (or name another index).",
+                f"ALTER TABLE {table.written} REPLICA IDENTITY DEFAULT (or name another index).",
             )
         for sequence in table.sequences:
             if sequence.used and not sequence.identity and sequence.oid in identities:
@@ -150,7 +150,7 @@ def own_refusals(tables: Sequence[TableFacts]) -> Iterator[Verdict]:
                 "grant",
                 f"{grant.privilege} to {grant.grantee or 'PUBLIC'} by {grant.grantor}",
                 "its grantor holds no grant option any more, so it could not be given again",
-                f"REVOKE it, or grant {grant.privilege} to {grant.grantor} WITH GRANT OPTION.",
+                f"REVOKE it, or grant {grant.privilege} to {written(grant.grantor)} WITH GRANT OPTION.",
             )
 
 
@@ -171,5 +171,6 @@ def read_obstacles(
 
 def obstacle_verdict(table: TableFacts, obstacle: Obstacle) -> Verdict:
     kind, reason, hint = OBSTACLES[obstacle.obstacle]
-    words = {"name": obstacle.name, "detail": obstacle.detail, "table": table.label}
-    return refuse(table, kind, obstacle.name, reason.format(**words), hint.format(**words))
+    told = {"name": obstacle.name, "detail": obstacle.detail, "table": table.label}
+    written = {**told, "table": table.written}
+    return refuse(table, kind, obstacle.name, reason.format(**told), hint.format(**written))

@@ -21,7 +21,7 @@ from rebuilder.catalog.blueprint import (
     Statement,
     Verdict,
 )
-from rebuilder.catalog.dependents import Dependents, read_dependents
+from rebuilder.catalog.dependents import Dependents, find, read_dependents
 from rebuilder.catalog.facts import TableFacts
 from rebuilder.catalog.fence import locks
 from rebuilder.catalog.fingerprint import closure_of, fingerprint_of, quiet, read_grants, read_parts
@@ -30,7 +30,10 @@ from rebuilder.catalog.session import Session, read_session
 from rebuilder.catalog.shape import Target, reshape
 from rebuilder.catalog.shape_columns import print_types, read_wanted
 from rebuilder.catalog.verdicts import combine, dependent_verdict, judge
-from rebuilder.errors import DefinitionError
+from rebuilder.errors import DefinitionError, LiveChanged
+
+ATTEMPTS = 5
+"""How often the catalog is read again when DDL came in between."""
 
 
 @dataclass(slots=True)
@@ -101,16 +104,32 @@ def read_blueprint(
         with quiet(connection):
             rows(connection, QUERIES["impatient"])
             session = read_session(connection)
-            tables = read_tables(connection, oids)
-            dependents = read_dependents(connection, tables, publication_filters=session.publication_filters)
-            parts, grants = read_parts(connection, oids), read_grants(connection, oids)
+            for _ in range(ATTEMPTS):
+                parts, grants = read_parts(connection, oids), read_grants(connection, oids)
+                tables = read_tables(connection, oids)
+                dependents = read_dependents(connection, tables, publication_filters=session.publication_filters)
+                # Definitions are printed from today's catalog, each for itself: DDL between two of them would give a
+                # blueprint of a table that never was. Same before and after, same in between.
+                if (read_parts(connection, oids), read_grants(connection, oids)) == (parts, grants) and closure_of(
+                    find(connection, oids)
+                ) == closure_of(dependents.found):
+                    break
+            else:
+                raise LiveChanged(
+                    f"The definition of {', '.join(relations)} changed {ATTEMPTS} times while it was read.",
+                    hint="Wait for the migration to end, then repeat.",
+                )
             wanted = {name: print_types(connection, columns) for name, columns in wanted.items()}
             verdicts = judge(connection, tables, dependents, session)
     targets: dict[int, Target] = {}
     for name, facts in zip(relations, tables, strict=True):
         targets[facts.oid] = Target(facts)
         if name in shapes:
-            judged = [(d, dependent_verdict(facts, d, dependents, session)) for d in dependents.found]
+            judged = [
+                (d, dependent_verdict(facts, d, dependents, session))
+                for d in dependents.found
+                if d.live == facts.oid and d.category != "inheritance"
+            ]
             targets[facts.oid], touched = reshape(facts, wanted[name], shapes[name], judged, session)
             verdicts = combine(verdicts, touched)
     return CatalogBlueprint(

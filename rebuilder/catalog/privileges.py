@@ -10,11 +10,12 @@ from psycopg import sql
 
 from rebuilder.catalog.blueprint import Verdict
 from rebuilder.catalog.dependents import Dependents
-from rebuilder.catalog.facts import TableFacts
+from rebuilder.catalog.facts import TableFacts, written
 from rebuilder.catalog.grants import foreign_grantors
 from rebuilder.catalog.obstacles import refuse
 from rebuilder.catalog.reader import QUERIES, rows
 from rebuilder.catalog.session import Session
+from rebuilder.sql.ddl import raw
 
 
 def missing_privileges(
@@ -27,6 +28,7 @@ def missing_privileges(
     yield from _owners(connection, tables, dependents, session)
     yield from _grantors(connection, tables, session)
     yield from _schemas(connection, tables, session)
+    yield from _functions(connection, tables, dependents, session)
     yield from _locks(connection, tables[0], dependents, session)
 
 
@@ -77,7 +79,7 @@ def _outsiders(connection: psycopg.Connection[Any], tables: Sequence[TableFacts]
         for grantor in sorted(foreign_grantors(table)):
             if not rows(connection, QUERIES["schema_usage"], role=grantor, schema=table.schema)[0]["usage"]:
                 reason = f"{grantor} has no USAGE on the schema, so its grants could not be given again"
-                hint = f"GRANT USAGE ON SCHEMA {table.schema} TO {grantor}, or REVOKE what it granted."
+                hint = f"GRANT USAGE ON SCHEMA {written(table.schema)} TO {written(grantor)}"
                 yield refuse(table, "grant", f"by {grantor}", reason, hint)
 
 
@@ -88,6 +90,25 @@ def _schemas(connection: psycopg.Connection[Any], tables: Sequence[TableFacts], 
             reason = f"{session.user} may not create tables in it, so the shadow could not move there"
             hint = _grant(connection, session, sql.SQL("CREATE ON SCHEMA {}").format(sql.Identifier(table.schema)))
             yield refuse(table, "schema", table.schema, reason, hint)
+
+
+def _functions(
+    connection: psycopg.Connection[Any], tables: Sequence[TableFacts], dependents: Dependents, session: Session
+) -> Iterator[Verdict]:
+    for table in tables:
+        for trigger in table.triggers:
+            if not trigger.executable:
+                reason = f"{session.user} may not execute its function, so it could not make the trigger again"
+                right = sql.Composed([sql.SQL("EXECUTE ON FUNCTION "), raw(trigger.function)])
+                name = f"{trigger.name} on {table.label}"
+                yield refuse(table, "trigger", name, reason, _grant(connection, session, right))
+    for function in dependents.functions:
+        if function.superusers:
+            reason = "it is LEAKPROOF or has a SUPPORT function: only a superuser may replace it"
+            hint = f"Rebuild as a superuser, or ALTER FUNCTION {written(function.schema, function.name)} NOT LEAKPROOF."
+            yield refuse(
+                tables[0], "function", f"{function.schema}.{function.name}({function.arguments})", reason, hint
+            )
 
 
 def _locks(

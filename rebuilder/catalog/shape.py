@@ -121,7 +121,7 @@ def reshape(
     if session.named_not_null:
         target = _named_not_null(target, dict(renames))
     verdicts += lost
-    verdicts += [v for d, verdict in dependents if d.live == live.oid for v in _unfit(d, verdict, difference)]
+    verdicts += [v for d, verdict in dependents for v in _unfit(d, verdict, difference)]
     _check_key(live, table, dict(renames))
     extra = additions(live, table, {want.name: want.source for want in wanted})
     return Target(target, tuple(renames), extra.keys, extra.indexes), [*verdicts, *extra.verdicts]

@@ -31,7 +31,6 @@ REFUSED = {
         "its type is the table's row type, which belongs to the old table",
         "Change the column's type, or drop it and add it again after the rebuild.",
     ),
-    "inheritance": ("inheritance", "it inherits from live", "ALTER TABLE … NO INHERIT."),
     "relation": ("relation", "it depends on a part of live that is replaced", "Drop it for the time of the rebuild."),
     "default": (
         "default",
@@ -58,7 +57,12 @@ def judge(
     found = [
         *own_refusals(tables),
         *(obstacle_verdict(by_oid[o.live], o) for o in read_obstacles(connection, by_oid, dependents, session)),
-        *(dependent_verdict(by_oid[d.live], d, dependents, session) for d in dependents.found),
+        # Children are told of among the obstacles, with both names in the hint.
+        *(
+            dependent_verdict(by_oid[d.live], d, dependents, session)
+            for d in dependents.found
+            if d.category != "inheritance"
+        ),
         *missing_privileges(connection, tables, dependents, session),
         *(verdict for table in tables for verdict in _carried(table)),
     ]

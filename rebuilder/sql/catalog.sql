@@ -120,7 +120,8 @@ SELECT t.tgname AS name, pg_get_triggerdef(t.oid) AS definition, t.tgenabled::te
        ARRAY(SELECT DISTINCT d.refobjsubid FROM pg_depend d
              WHERE d.classid = 'pg_trigger'::regclass AND d.objid = t.oid AND d.refclassid = 'pg_class'::regclass
                AND d.refobjid = t.tgrelid AND d.refobjsubid > 0 ORDER BY 1) AS columns,
-       t.tgconstrrelid::bigint AS referred, obj_description(t.oid, 'pg_trigger') AS comment,
+       t.tgconstrrelid::bigint AS referred, t.tgfoid::regprocedure::text AS function,
+       has_function_privilege(t.tgfoid, 'EXECUTE') AS executable, obj_description(t.oid, 'pg_trigger') AS comment,
        CASE WHEN t.tgconstraint <> 0 THEN obj_description(t.tgconstraint, 'pg_constraint') END AS constraint_comment,
        ARRAY(SELECT e.extname::text FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
              WHERE d.classid = 'pg_trigger'::regclass AND d.objid = t.oid
@@ -301,6 +302,7 @@ ORDER BY n.nspname, v.relname
 -- functions: definitions of functions with an SQL body
 SELECT p.oid::bigint AS oid, n.nspname AS schema, p.proname AS name, pg_get_userbyid(p.proowner) AS owner,
        p.provolatile::text AS volatility, p.prosqlbody IS NOT NULL AS atomic,
+       p.proleakproof OR p.prosupport <> 0 AS superusers,
        CASE WHEN p.prosqlbody IS NOT NULL THEN pg_get_functiondef(p.oid) END AS definition,
        pg_get_function_identity_arguments(p.oid) AS arguments,
        ARRAY(SELECT t::bigint FROM unnest(coalesce(p.proallargtypes, p.proargtypes::oid[]) || p.prorettype) t) AS types
@@ -463,7 +465,7 @@ ORDER BY 1
 
 -- obstacles: what a table may have that nothing can carry
 WITH live AS (SELECT c.* FROM pg_class c WHERE c.oid = ANY(%(oids)s::oid[]))
-SELECT live.oid::bigint AS live, 'extension' AS obstacle, e.extname::text AS name, '' AS detail
+SELECT live.oid::bigint AS live, 'extension' AS obstacle, quote_ident(e.extname) AS name, '' AS detail
 FROM live JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = live.oid AND d.deptype = 'e'
 JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
 UNION ALL
@@ -472,7 +474,7 @@ FROM live JOIN pg_inherits i ON i.inhrelid = live.oid
 UNION ALL
 SELECT live.oid, 'parent', i.inhrelid::regclass::text, '' FROM live JOIN pg_inherits i ON i.inhparent = live.oid
 UNION ALL
-SELECT live.oid, 'security-label', l.provider,
+SELECT live.oid, 'security-label', quote_ident(l.provider),
        pg_describe_object(l.classoid, l.objoid, l.objsubid)
 FROM live JOIN pg_seclabel l ON l.classoid = 'pg_class'::regclass AND l.objoid IN (
     SELECT live.oid UNION ALL SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = live.oid)
@@ -482,9 +484,9 @@ SELECT live.oid, 'row-type', format_type(live.reltype, NULL),
 FROM live JOIN pg_type t ON t.oid = live.reltype
 WHERE t.typacl IS NOT NULL OR obj_description(t.oid, 'pg_type') IS NOT NULL
 UNION ALL
-SELECT live.oid, 'publication-all', p.pubname, '' FROM live CROSS JOIN pg_publication p WHERE p.puballtables
+SELECT live.oid, 'publication-all', quote_ident(p.pubname), '' FROM live CROSS JOIN pg_publication p WHERE p.puballtables
 UNION ALL
-SELECT live.oid, 'subscription', s.subname, ''
+SELECT live.oid, 'subscription', quote_ident(s.subname), ''
 FROM live JOIN pg_subscription_rel r ON r.srrelid = live.oid JOIN pg_subscription s ON s.oid = r.srsubid
 UNION ALL
 SELECT live.oid, 'internal-trigger', coalesce(con.conname, t.tgname), t.tgenabled::text
@@ -493,7 +495,7 @@ LEFT JOIN pg_constraint con ON con.oid = t.tgconstraint
 ORDER BY 1, 2, 3, 4
 
 -- schema_publications: publications of a whole schema (from 15)
-SELECT c.oid::bigint AS live, p.pubname AS name
+SELECT c.oid::bigint AS live, quote_ident(p.pubname) AS name
 FROM pg_class c
 JOIN pg_publication_namespace pn ON pn.pnnspid = c.relnamespace
 JOIN pg_publication p ON p.oid = pn.pnpubid

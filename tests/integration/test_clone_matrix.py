@@ -152,6 +152,12 @@ CLONED = {
     + "CREATE TABLE o (id int); ALTER TABLE o ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON o"
     " FOR UPDATE USING (id IN (SELECT n FROM live)) WITH CHECK (EXISTS (SELECT FROM live))",
     "publication": PLAIN + "CREATE TABLE o (id int); CREATE PUBLICATION p FOR TABLE o, live",
+    "access method": "CREATE ACCESS METHOD mine TYPE TABLE HANDLER heap_tableam_handler;"
+    "CREATE TABLE live (id int PRIMARY KEY) USING mine",
+    "what depends on an extension": PLAIN + "CREATE INDEX i ON live (n); ALTER INDEX i DEPENDS ON EXTENSION plpgsql;"
+    "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
+    "CREATE TRIGGER t BEFORE INSERT ON live FOR EACH ROW EXECUTE FUNCTION f();"
+    "ALTER TRIGGER t ON live DEPENDS ON EXTENSION plpgsql",
     "reserved names": 'CREATE SCHEMA "Select"; CREATE TABLE "Select"."table" ("user" int PRIMARY KEY, "order" int'
     ' DEFAULT 1 CHECK ("order" > 0));'
     'CREATE INDEX "group" ON "Select"."table" ("order"); SET search_path = "Select", public;'
@@ -346,6 +352,21 @@ def test_refused_by_name(what: str, setup: Callable[[str], str]) -> None:
     found = refused(setup(statements))
     assert kind in found, found
     assert name in found[kind].name
+
+
+def test_hints_are_commands_that_run_as_they_stand(setup: Callable[[str], str]) -> None:
+    name = '"My Schema"."Weird ""name"""'
+    dsn = setup(
+        f'CREATE SCHEMA "My Schema"; CREATE TABLE {name} (id int PRIMARY KEY);'
+        f'CREATE TABLE "a Child" () INHERITS ({name}); CREATE TABLE o (id int REFERENCES {name});'
+        f"ALTER TABLE {name} DISABLE TRIGGER ALL"
+    )
+    found = refused(dsn, name)
+    assert set(found) == {"inheritance", "trigger"}
+    for verdict in found.values():
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(verdict.hint.rstrip("."))
+    assert refused(dsn, name) == {}
 
 
 @pytest.mark.pg(">= 15")
