@@ -20,8 +20,8 @@ def opened(_row, event):
 failing = Fold()
 
 
-@failing.on("Deposited")
-def opened(row, event):  # type: ignore[no-redef]  # noqa: F811
+@failing.on("Deposited")  # type: ignore[no-redef]
+def opened(row, event):  # noqa: F811
     if event.data["amount"] == 13:
         raise ValueError("unlucky")
     return {"id": event.stream, "owner": None, "balance": 0, "changes": (row["changes"] if row else 0) + 1}
