@@ -130,3 +130,12 @@ def wait_for_wait(watcher: Connection, pid: int) -> str:
 
 def pid_of(connection: Connection) -> int:
     return connection.info.backend_pid
+
+
+def subtransactions(watcher: Connection, pid: int) -> tuple[int, bool]:
+    """(cached subtransactions, whether the cache has overflowed) of a backend; from PostgreSQL 16 on."""
+    row = watcher.execute(
+        "SELECT s.subxact_count, s.subxact_overflowed FROM pg_stat_get_backend_idset() AS b,"
+        " pg_stat_get_backend_subxact(b) AS s WHERE pg_stat_get_backend_pid(b) = %s", (pid,)).fetchone()
+    assert row is not None
+    return int(row[0]), bool(row[1])

@@ -1,9 +1,12 @@
 """The second connection, the state row, the advisory keys, the server behind a connection: M1, M2, M14, R2(b)."""
 
+import threading
+
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from rebuilder.domain.ticket import Stage
+from rebuilder.engine import state_lock
 from rebuilder.errors import HookVetoed, NotNow, RebuildInProgress, UnsupportedServer
 from rebuilder.store.install import install
 from tests.bank import assert_equal_to_replay, make_projection, make_rebuilder, make_schema, rows_of
@@ -88,25 +91,34 @@ def test_a_failure_of_the_first_run_ever_is_recorded(dsn, watcher):
 # --- M14: advisory keys ----------------------------------------------------------------------------------------------
 
 
-def test_two_rebuilds_of_one_table_exclude_each_other_by_its_name_also_across_a_swap(dsn, watcher):
-    """Three projections fill one table. The second does not wait for the first, and once it runs, after the swap, the
-    third meets its key: a key made of the OID would be that of the retired table (hazard M14).
+def test_two_rebuilds_of_one_table_exclude_each_other_by_its_name_also_across_a_swap(dsn, watcher, spawn, monkeypatch):
+    """Three projections fill one table. The first swaps it between the second's look at its name and its lock: a key
+    made of the OID would be that of the retired table, and the third would not meet it (hazard M14).
     """
     first, second, third = (make_rebuilder(dsn, make_projection(name)) for name in ("first", "second", "third"))
-    seen = []
+    fenced, go_on, swapped, refused = threading.Event(), threading.Event(), [], []
+    key = state_lock.advisory_key
 
-    def meets(other, name):
+    def refuses(other, name):
         with pytest.raises(RebuildInProgress, match="account_balance is being rebuilt"):
             other.rebuild(name)
-        seen.append(name)
+        refused.append(name)
 
-    Moments(first).at("before commit", lambda run: meets(second, "second"))
-    Moments(second).at("before commit", lambda run: meets(third, "third"))
-    for rebuilder, name in ((first, "first"), (second, "second"), (third, "third")):
-        before = watcher.execute("SELECT 'account_balance'::regclass::oid").fetchone()
-        rebuilder.rebuild(name)
-        assert watcher.execute("SELECT 'account_balance'::regclass::oid").fetchone() != before
-    assert seen == ["second", "third"]
+    def the_first_swaps_now(schema, table):
+        monkeypatch.setattr(state_lock, "advisory_key", key)
+        go_on.set()
+        swapped.append(running.result(20))
+        return key(schema, table)
+
+    Moments(first).at("before commit", lambda run: (fenced.set(), go_on.wait(20)))
+    Moments(second).at("before commit", lambda run: refuses(third, "third"))
+    running = spawn(first.rebuild, "first")
+    assert fenced.wait(20)
+    refuses(second, "second")  # tried, never waited for
+    monkeypatch.setattr(state_lock, "advisory_key", the_first_swaps_now)
+    second.rebuild("second")
+    assert len(swapped) == 1
+    assert refused == ["second", "third"]
     assert_equal_to_replay(watcher)
 
 

@@ -8,7 +8,7 @@ from tests.fix_threads import wait_for_lock, wait_until
 from tests.integration.hazards.schedule import NAME, PATIENT, Heard, Moments, main_pid, pid_of
 
 
-@pytest.mark.parametrize("point", ["catch up", "freeze", "recheck", "fence"])
+@pytest.mark.parametrize("point", ["freeze", "fence"])
 @pytest.mark.parametrize("statement, name", [
     ("CREATE VIEW born AS SELECT * FROM account_balance", "born"),
     ("CREATE INDEX born ON account_balance (owner)", "account_balance.born"),

@@ -9,7 +9,7 @@ from rebuilder.engine.plan_text import plan_text
 from rebuilder.errors import MissingPrivilege, RebuilderError
 from rebuilder.store.install import install
 from tests.bank import append, assert_equal_to_replay, make_handlers, make_projection, make_rebuilder, make_schema
-from tests.integration.hazards.schedule import NAME, Moments, deposit, main_pid, open_accounts
+from tests.integration.hazards.schedule import NAME, Moments, deposit, main_pid, open_accounts, subtransactions
 
 # --- M6: indexes -----------------------------------------------------------------------------------------------------
 
@@ -141,13 +141,6 @@ def test_a_run_of_hundreds_of_batches_under_quarantine_overflows_nothing(dsn, wa
     watcher.execute("DELETE FROM events WHERE (data ->> 'amount')::int = 2000000 OR stream = ANY (%s)"
                     " AND id > (SELECT min(id) FROM events WHERE (data ->> 'amount')::int = 2000000)", (streams,))
     assert_equal_to_replay(watcher)
-
-
-def subtransactions(watcher, pid):
-    """(cached subtransactions, whether the cache has overflowed) of a backend."""
-    return watcher.execute(
-        "SELECT s.subxact_count, s.subxact_overflowed FROM pg_stat_get_backend_idset() AS b,"
-        " pg_stat_get_backend_subxact(b) AS s WHERE pg_stat_get_backend_pid(b) = %s", (pid,)).fetchone()
 
 
 # --- LOW -------------------------------------------------------------------------------------------------------------
