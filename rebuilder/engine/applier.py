@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import psycopg
 
+from rebuilder.store.sessions import roll_back_to
+
 if TYPE_CHECKING:
     from rebuilder.catalog.blueprint import LiveTable
     from rebuilder.eventlog import RawEvent
     from rebuilder.store.sessions import Connection
 
 _SAVEPOINT = "SAVEPOINT rebuilder_batch"
-_BACK = "ROLLBACK TO SAVEPOINT rebuilder_batch"
 _RELEASE = "RELEASE SAVEPOINT rebuilder_batch"
 
 
@@ -74,7 +75,7 @@ class InShadow:
 
     def back(self) -> None:
         """Back to the savepoint."""
-        self.connection.execute(_BACK)
+        roll_back_to(self.connection, "rebuilder_batch")
 
     def release(self) -> None:
         """Release the savepoint."""

@@ -36,7 +36,7 @@ from rebuilder.engine.replay import Replay
 from rebuilder.engine.run import Run
 from rebuilder.engine.shadow import Shadow
 from rebuilder.sql import load
-from rebuilder.store.sessions import RETRY_IN_FENCE, translated
+from rebuilder.store.sessions import RETRY_IN_FENCE, roll_back_to, translated
 
 _QUERIES = load("queries")
 _SHARE_OF_DEADLOCK_TIMEOUT = 0.8
@@ -141,7 +141,7 @@ class Attempt:
             run.deliver()
             return False
         # RELEASE as well: else what is caught up next would be undone by the next ROLLBACK TO, and FREEZE refused.
-        run.main.execute("ROLLBACK TO SAVEPOINT rebuilder_fence")
+        roll_back_to(run.main, "rebuilder_fence")
         run.main.execute("RELEASE SAVEPOINT rebuilder_fence")
         self.replay.restore(self.mark)
         self.shadow.applier.forget()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
 import psycopg
@@ -33,6 +34,8 @@ _PINNED = {
     "default_transaction_read_only": "off", "default_transaction_deferrable": "off", "IntervalStyle": "postgres",
     "DateStyle": "ISO, MDY", "extra_float_digits": "1",
 }
+
+_NUMBERS = count()
 
 TRANSIENT_CLASSES = ("08", "40", "53", "57", "58")
 RETRY_IN_FENCE = ("55P03", "57014", "40P01", "XX000")
@@ -148,6 +151,15 @@ def short(connection: Connection, lock_timeout_ms: int) -> Iterator[Connection]:
         connection.execute("SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', '0', true)",
                            (f"{lock_timeout_ms}ms",))
         yield connection
+
+
+def roll_back_to(connection: Connection, savepoint: str) -> None:
+    """Back to a savepoint, after which psycopg prepares its statements anew.
+
+    It takes for prepared what it queued in a pipeline that failed before; the server would not know it (26000), and an
+    innocent event be blamed. psycopg forgets at a rollback, but looks only at statements whose text is new to it.
+    """
+    connection.execute(f"ROLLBACK TO SAVEPOINT {savepoint} -- {next(_NUMBERS)}".encode(), prepare=False)
 
 
 def sqlstate(error: BaseException) -> str | None:
