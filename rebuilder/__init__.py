@@ -4,6 +4,7 @@ from rebuilder.app import Rebuilder
 from rebuilder.domain.batch_sql import BatchSql
 from rebuilder.domain.event import Event, StreamId
 from rebuilder.domain.fold import Fold
+from rebuilder.domain.lifecycle import Invalidation
 from rebuilder.domain.observation import Observation, Observer
 from rebuilder.domain.projection import ExternalCheckpoint, Projection, SqlHandlers, Target
 from rebuilder.domain.quarantine import Quarantine
@@ -11,6 +12,7 @@ from rebuilder.domain.registry import Registry
 from rebuilder.domain.report import Drift, DriftSample, Owed, RebuildReport, VerifyReport
 from rebuilder.domain.ticket import Health, Phase, Progress, Reason, Stage, Ticket
 from rebuilder.domain.upcasters import UpcastContext, Upcasters
+from rebuilder.engine.pending import Pending
 from rebuilder.engine.stop import StopToken
 from rebuilder.errors import (
     DefinitionError,
@@ -24,6 +26,7 @@ from rebuilder.errors import (
 )
 from rebuilder.eventlog import Columns, Expression, TableLog
 from rebuilder.settings import Settings
+from rebuilder.store.projection_store import ProjectionStore
 
 __all__ = [
     "BatchSql",
@@ -36,14 +39,17 @@ __all__ = [
     "ExternalCheckpoint",
     "Fold",
     "Health",
+    "Invalidation",
     "NotNow",
     "Observation",
     "Observer",
     "OutcomeUnknown",
     "Owed",
+    "Pending",
     "Phase",
     "Progress",
     "Projection",
+    "ProjectionStore",
     "Quarantine",
     "Reason",
     "RebuildCancelled",

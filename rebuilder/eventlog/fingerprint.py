@@ -52,7 +52,7 @@ def count(log: OpenLog, connection: psycopg.Connection[Any]) -> tuple[int, int]:
 def sum64(log: OpenLog, connection: psycopg.Connection[Any]) -> Sum:
     """The order-free sum of the hashes of all events."""
     what = sql.SQL("count(*), coalesce(max(e.position), 0), "
-                   "coalesce(sum(hashtextextended(encode({}, 'hex'), 0)::numeric), 0)::text").format(_frame())
+                   "coalesce(sum(hashtextextended(encode({}, 'hex'), 0)::numeric), 0)::text").format(_frame(log))
     events, position, digest = _ask(log, connection, what, sql.SQL(""))[0]
     return Sum(int(events), int(position), str(digest))
 
@@ -63,7 +63,7 @@ def segments(log: OpenLog, connection: psycopg.Connection[Any], *, above: int = 
     what = sql.SQL(
         "(e.position - 1) / {size}, count(*),"
         " sha256(string_agg(sha256({frame}), ''::bytea ORDER BY e.position, convert_to(e.tenant::text, 'UTF8')))",
-    ).format(size=sql.Literal(SEGMENT), frame=_frame())
+    ).format(size=sql.Literal(SEGMENT), frame=_frame(log))
     bounds = [sql.SQL("e.position > {}").format(sql.Literal(above))]
     if upto is not None:
         bounds.append(sql.SQL("e.position <= {}").format(sql.Literal(upto)))
@@ -85,11 +85,14 @@ def digest_of(found: Iterable[Segment]) -> str:
     return total.hexdigest()
 
 
-def _frame() -> sql.Composed:
+def _frame(log: OpenLog) -> sql.Composed:
     """An event as bytes: each field with its length before it, NULL as a length that none has."""
+    there = {role for role, _ in log.definition.columns.items()}
     parts: list[sql.Composable] = [sql.SQL("int8send(e.position)")]
-    texts = [sql.SQL("convert_to(e.{}::text, 'UTF8')").format(sql.Identifier(role)) for role in _TEXTS]
-    payloads = [sql.SQL("e.{}").format(sql.Identifier(role)) for role in _BYTES]
+    absent = sql.SQL("NULL::bytea")
+    texts = [sql.SQL("convert_to(e.{}::text, 'UTF8')").format(sql.Identifier(role)) if role in there else absent
+             for role in _TEXTS]
+    payloads = [sql.SQL("e.{}").format(sql.Identifier(role)) if role in there else absent for role in _BYTES]
     framed = sql.SQL("coalesce(int4send(octet_length({field})) || {field}, '\\xffffffff'::bytea)")
     parts.extend(framed.format(field=field) for field in (*texts, *payloads))
     return sql.SQL("({})").format(sql.SQL(" || ").join(parts))

@@ -116,17 +116,17 @@ WHERE scope = %(scope)s AND stage IN ('requested', 'running')
   AND clock_timestamp() - updated_at >= make_interval(secs => %(silent)s)
 ORDER BY updated_at, ticket
 
--- step_ticket: compare and swap: only whoever has seen this revision makes the step
+-- step_ticket: compare and swap: only whoever has seen this revision makes the step; all of it at one time
 UPDATE {s}.rebuild_ticket
-SET stage = %(stage)s, revision = revision + 1, updated_at = greatest(clock_timestamp(), updated_at),
-    started_at = CASE WHEN %(stage)s = 'running' THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
-    finished_at = CASE WHEN %(stage)s IN ('requested', 'running') THEN NULL ELSE clock_timestamp() END,
+SET stage = %(stage)s, revision = revision + 1, updated_at = greatest(statement_timestamp(), updated_at),
+    started_at = CASE WHEN %(stage)s = 'running' THEN coalesce(started_at, statement_timestamp()) ELSE started_at END,
+    finished_at = CASE WHEN %(stage)s IN ('requested', 'running') THEN NULL ELSE statement_timestamp() END,
     failure_code = %(failure)s, failure = %(details)s, report = %(report)s,
     checkpoint_position = coalesce(%(position)s, checkpoint_position),
     checkpoint_events = coalesce(%(events)s, checkpoint_events),
     checkpoint_rows = CASE WHEN %(events)s::int8 IS NULL THEN checkpoint_rows ELSE %(rows)s END,
     checkpoint_at = CASE WHEN %(events)s::int8 IS NULL THEN checkpoint_at
-                         ELSE greatest(clock_timestamp(), updated_at) END
+                         ELSE greatest(statement_timestamp(), updated_at) END
 WHERE ticket = %(ticket)s AND revision = %(revision)s
 RETURNING revision
 
@@ -180,3 +180,96 @@ WHERE source_generation = %(source)s ORDER BY first_position
 -- insert_segment: a closed segment, once
 INSERT INTO {s}.log_segment (source_generation, first_position, last_position, events, digest)
 VALUES (%(source)s, %(first)s, %(last)s, %(events)s, %(digest)s) ON CONFLICT DO NOTHING
+
+-- put_document: one document of a generation; the digest binds it to its place
+INSERT INTO {s}.document (scope, projection, generation, key, body, bytes, digest)
+SELECT %(scope)s, given.projection, given.generation, given.key, given.body, given.bytes,
+       sha256(convert_to(octet_length(projection) || ':' || projection || generation || ':' || octet_length(key)
+                         || ':' || key, 'UTF8') || coalesce(bytes, convert_to(body::text, 'UTF8')))
+FROM (SELECT %(projection)s::text AS projection, %(generation)s::int8 AS generation, %(key)s::text AS key,
+             %(body)s::jsonb AS body, %(bytes)s::bytea AS bytes) AS given
+ON CONFLICT (scope, projection, generation, key) DO UPDATE
+SET body = excluded.body, bytes = excluded.bytes, digest = excluded.digest, updated_at = clock_timestamp()
+
+-- remove_documents: documents that are not there any more
+DELETE FROM {s}.document
+WHERE scope = %(scope)s AND projection = %(projection)s AND generation = %(generation)s AND key = ANY (%(keys)s)
+
+-- read_document: of a generation, or of the live one
+SELECT generation, key, body::text, bytes, digest FROM {s}.document
+WHERE scope = %(scope)s AND projection = %(projection)s AND key = %(key)s
+  AND generation = coalesce(%(generation)s::int8, (SELECT s.generation FROM {s}.projection_state s
+                                                   WHERE s.scope = %(scope)s AND s.projection = %(projection)s))
+
+-- list_documents: sizes first, so that a value is loaded only after it was charged
+SELECT generation, key, coalesce(octet_length(bytes), octet_length(body::text), 0), octet_length(digest)
+FROM {s}.document
+WHERE scope = %(scope)s AND projection = %(projection)s
+  AND (generation, key) > (%(after_generation)s, %(after_key)s::text COLLATE "C")
+  AND (%(generation)s::int8 IS NULL OR generation = %(generation)s)
+ORDER BY generation, key LIMIT %(limit)s
+
+-- expire_documents: generations before live, but for the last ones
+DELETE FROM {s}.document d
+WHERE d.scope = %(scope)s AND d.projection = %(projection)s AND d.generation < (
+    SELECT s.generation FROM {s}.projection_state s WHERE s.scope = d.scope AND s.projection = d.projection)
+  AND d.generation NOT IN (SELECT DISTINCT o.generation FROM {s}.document o, {s}.projection_state s
+                           WHERE o.scope = %(scope)s AND o.projection = %(projection)s AND s.scope = o.scope
+                             AND s.projection = o.projection AND o.generation < s.generation
+                           ORDER BY o.generation DESC LIMIT %(keep)s)
+  AND NOT EXISTS (SELECT FROM {s}.rebuild_ticket t
+                  WHERE t.scope = d.scope AND t.projection = d.projection AND t.generation = d.generation
+                    AND t.stage IN ('requested', 'running'))
+
+-- put_snapshot: once
+INSERT INTO {s}.snapshot (scope, projection, snapshot, generation, body, bytes, digest)
+SELECT %(scope)s, given.projection, given.snapshot, given.generation, given.body, given.bytes,
+       sha256(convert_to(octet_length(projection) || ':' || projection || generation || ':'
+                         || octet_length(snapshot::text) || ':' || snapshot::text, 'UTF8')
+              || coalesce(bytes, convert_to(body::text, 'UTF8')))
+FROM (SELECT %(projection)s::text AS projection, %(generation)s::int8 AS generation, %(snapshot)s::uuid AS snapshot,
+             %(body)s::jsonb AS body, %(bytes)s::bytea AS bytes) AS given
+ON CONFLICT (scope, projection, snapshot) DO NOTHING
+
+-- read_snapshot: one
+SELECT generation, body::text, bytes, digest, created_at FROM {s}.snapshot
+WHERE scope = %(scope)s AND projection = %(projection)s AND snapshot = %(snapshot)s
+
+-- expire_snapshots: those of that age
+DELETE FROM {s}.snapshot
+WHERE scope = %(scope)s AND projection = %(projection)s AND created_at <= clock_timestamp() - %(age)s
+
+-- put_manifest: once
+INSERT INTO {s}.event_index_manifest (manifest, source_generation, total_events, target_shard_size, first_position,
+                                      last_position)
+VALUES (%(manifest)s, %(source)s, %(events)s, %(target)s, %(first)s, %(last)s) ON CONFLICT (manifest) DO NOTHING
+
+-- put_shard: a shard of a manifest
+INSERT INTO {s}.event_index_shard (manifest, shard, ordinal, path, events, first_position, last_position,
+                                   first_recorded_at, last_recorded_at, digest)
+VALUES (%(manifest)s, %(shard)s, %(ordinal)s, %(path)s, %(events)s, %(first)s, %(last)s, %(first_at)s, %(last_at)s,
+        %(digest)s)
+
+-- read_manifest: one
+SELECT manifest, source_generation, target_shard_size, total_events FROM {s}.event_index_manifest
+WHERE manifest = %(manifest)s
+
+-- last_manifest: the newest of an incarnation
+SELECT manifest FROM {s}.event_index_manifest WHERE source_generation = %(source)s
+ORDER BY last_position DESC, created_at DESC LIMIT 1
+
+-- read_shards: of a manifest
+SELECT ordinal, shard, path, events, first_position, last_position, digest, first_recorded_at, last_recorded_at
+FROM {s}.event_index_shard WHERE manifest = %(manifest)s ORDER BY ordinal
+
+-- put_index_checkpoint: how far a rebuild has read a shard; never back
+INSERT INTO {s}.event_index_checkpoint AS c (ticket, manifest, shard, position, events)
+VALUES (%(ticket)s, %(manifest)s, %(shard)s, %(position)s, %(events)s)
+ON CONFLICT (ticket, manifest, shard) DO UPDATE
+SET position = excluded.position, events = excluded.events, updated_at = clock_timestamp()
+WHERE c.position <= excluded.position AND c.events <= excluded.events
+RETURNING position
+
+-- read_index_checkpoint: how far a rebuild has read the shards of a manifest
+SELECT shard, position, events FROM {s}.event_index_checkpoint
+WHERE ticket = %(ticket)s AND manifest = %(manifest)s ORDER BY shard
