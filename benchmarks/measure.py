@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psycopg
 from psycopg import sql
@@ -23,6 +23,7 @@ class Result:
 
     text: str
     good: bool = True
+    row: dict[str, Any] | None = None
 
     def __str__(self) -> str:
         return self.text if self.good else f"{self.text}   <-- NOT GOOD"
@@ -32,7 +33,7 @@ def bounded(what: str, ratio: float, *, least: float | None = None, most: float 
     """A ratio that has to be at least or at most something."""
     bound = f"at least {least:g}" if least is not None else f"at most {most:g}"
     good = (least is None or ratio >= least) and (most is None or ratio <= most)
-    return Result(f"{what}: {ratio:.2f} ({bound})", good)
+    return Result(f"{what}: {ratio:.2f} ({bound})", good, {"name": what, "ratio": ratio, "least": least, "most": most})
 
 
 class Database:
