@@ -1,11 +1,16 @@
 """Whether live is still what the plan saw: every change is noticed, by name, and upkeep is not taken for one."""
 
 from collections.abc import Callable
+from itertools import count
+from typing import Any
 
 import psycopg
 import pytest
 
 from rebuilder.catalog import changed_parts, current_closure, current_fingerprint, current_grants, read_blueprint
+from rebuilder.catalog.facts import TableFacts
+from rebuilder.catalog.reader import read_tables
+from rebuilder.errors import LiveChanged
 from tests.fix_db import Connect
 from tests.integration.swap_driver import held
 
@@ -185,3 +190,38 @@ def test_the_questions_do_not_wait_for_a_lock_on_live(world: str, connect: Conne
     assert current_fingerprint(main, blueprint) == blueprint.fingerprint
     assert current_closure(main, blueprint) == blueprint.closure
     assert current_grants(main, blueprint) == blueprint.grants
+
+
+def test_a_change_between_two_looks_makes_it_read_again(
+    world: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second, other = connect(world, autocommit=True), connect(world, autocommit=True)
+    changes = iter(["ALTER TABLE live ADD COLUMN late int", "CREATE VIEW w AS SELECT * FROM live"])
+    read = read_tables
+
+    def disturbed(connection: psycopg.Connection[Any], oids: list[int]) -> tuple[TableFacts, ...]:
+        found = read(connection, oids)
+        for change in changes:
+            other.execute(change)
+            break
+        return found
+
+    monkeypatch.setattr("rebuilder.catalog.plan.read_tables", disturbed)
+    blueprint = read_blueprint(second, ["live"], run_id="1")
+    assert [column.name for column in blueprint.tables[0].columns][-1] == "late"
+    assert {view.name for view in blueprint.dependents.views} == {"v", "w"}
+    assert current_fingerprint(connect(world), blueprint) == blueprint.fingerprint
+
+
+def test_a_table_that_never_rests_is_told_of(world: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    second, other = connect(world, autocommit=True), connect(world, autocommit=True)
+    numbers, read = count(), read_tables
+
+    def disturbed(connection: psycopg.Connection[Any], oids: list[int]) -> tuple[TableFacts, ...]:
+        found = read(connection, oids)
+        other.execute(f"COMMENT ON TABLE live IS 'version {next(numbers)}'")
+        return found
+
+    monkeypatch.setattr("rebuilder.catalog.plan.read_tables", disturbed)
+    with pytest.raises(LiveChanged, match="while it was read"):
+        read_blueprint(second, ["live"], run_id="1")
