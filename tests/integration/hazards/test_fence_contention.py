@@ -153,6 +153,27 @@ def test_a_mixture_of_writers_with_every_order_of_locks_does_not_keep_the_fence_
     assert max(longest) < 2.0
 
 
+def test_attempts_that_do_not_queue_stop_nobody_and_get_the_fence_as_soon_as_it_is_free(dsn, connect, watcher, spawn):
+    """They look first and never wait: writers behind a queued attempt would wait for who is in front of it (R1)."""
+    rebuilder = make_rebuilder(dsn, settings={"fence_nowait": 60.0})
+    writer, runs = connect(), []
+
+    def hold(run):
+        writer.execute("UPDATE account_balance SET balance = balance WHERE id = 'a1'")
+        runs.append(run)
+
+    Moments(rebuilder).at("fence", hold)
+    running = spawn(rebuilder.rebuild, NAME)
+    wait_until(lambda: runs, timeout=20)
+    watcher.execute("SET lock_timeout = '5ms'")
+    for _ in range(50):
+        deposit(watcher, rebuilder, "a2", 1)
+        assert modes(watcher, main_pid(runs[0]), granted=False) == set()
+    writer.rollback()
+    assert running.result(30).fence_wait_seconds < 50
+    assert_equal_to_replay(watcher)
+
+
 def test_readers_that_overlap_do_not_keep_the_fence_away(dsn, connect, watcher, spawn):
     """Among readers of which one is always there NOWAIT alone never gets it (0 of 750), so in turn one queues (R1)."""
     rebuilder = make_rebuilder(dsn, settings={"fence_nowait": 0.3, "fence_budget": 30.0})
