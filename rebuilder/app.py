@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
@@ -17,13 +17,15 @@ from rebuilder.domain.report import RebuildReport, VerifyReport
 from rebuilder.domain.ticket import Reason, Ticket
 from rebuilder.engine import guards
 from rebuilder.engine.cleanup import Cleaned, cleanup
+from rebuilder.engine.deep import LogReport, verify_log
 from rebuilder.engine.doctor import Finding, examine
+from rebuilder.engine.follow import Followed, Follower
 from rebuilder.engine.live import guard, project
 from rebuilder.engine.pending import Pending, Ran, find_pending, run_pending
 from rebuilder.engine.plan import Plan, make_plan
 from rebuilder.engine.rebuild import rebuild
 from rebuilder.engine.run import Hook, Options, Run, Seam
-from rebuilder.engine.source import Source
+from rebuilder.engine.source import Source, rotate_source
 from rebuilder.engine.status import ProjectionStatus, request_cancel, status_of
 from rebuilder.engine.stop import StopToken
 from rebuilder.engine.verify import verify
@@ -111,6 +113,22 @@ class Rebuilder:
         """Replay the log beside live, compare, and roll back: log, live and checkpoint as of one instant."""
         return verify(self._run(self.registry.get(name), Options(), stop, observer))
 
+    def verify_log(self, *, stop: StopToken | None = None) -> LogReport:
+        """Hash the log's closed segments anew and compare them with what was stored; then store those that are new.
+
+        It finds an old event that was edited in place, to within a thousand positions.
+        """
+        return verify_log(self.conninfo, self.log, self.settings, stop or StopToken())
+
+    def rotate_log(self, reason: str) -> UUID:
+        """Say that the log was restored or rewritten: its positions may mean other events from now on.
+
+        Every read model that was built from it is pending, and no rebuild that is running completes.
+        """
+        with connect(self.conninfo, role="rotate log", autocommit=True) as connection:
+            self._books.check_installed(connection)
+            return rotate_source(connection, self._books, self.log.open(connection).label, reason)
+
     def status(self, name: str | None = None) -> list[ProjectionStatus]:
         """How each projection (or one) is: health, position, lag, the running ticket, what is owed."""
         projections = [self.registry.get(name)] if name is not None else list(self.registry)
@@ -122,6 +140,18 @@ class Rebuilder:
         with connect(self.conninfo, role="tickets", autocommit=True) as connection:
             self._books.check_installed(connection)
             return self._books.tickets(connection, name, limit=limit)
+
+    def follow(self, name: str, *, stop: StopToken | None = None, once: bool = False, poll: float = 1.0,
+               channel: str | None = "rebuilder", told: Callable[[Followed], None] | None = None) -> Followed:
+        """Feed live of an async projection, exactly once, until ``stop`` is requested (``once``: up to what is there).
+
+        It may run in several processes and beside a rebuild, whose fence alone holds it. ``channel`` is listened to, so
+        that an application that notifies when it appends need not wait for the ``poll`` (seconds). ``told`` is called
+        after each batch.
+        """
+        follower = Follower(self.conninfo, self.registry.get(name), log=self.log, settings=self.settings,
+                            stop=stop or StopToken(), channel=channel, poll=poll, told=told)
+        return follower.run(once=once)
 
     def store(self, *, read_only: bool = False) -> ProjectionStore:
         """The lifecycle store over this log: statuses, tickets, documents, snapshots, manifests. Close it after use."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rebuilder.cli.output import cell, pairs, seconds
 from rebuilder.domain.report import Drift, RebuildReport, VerifyReport
+from rebuilder.engine.deep import LogReport
 
 _TIMES = ("fence_wait_seconds", "fence_held_seconds", "total")
 
@@ -33,6 +34,15 @@ def rebuild_text(report: RebuildReport) -> str:
         *(f"warning: {warning}" for warning in report.warnings),
         *(f"owed: {owed.kind} {owed.label}; next: {owed.command}" for owed in report.owed),
     ]
+    return "\n".join(lines)
+
+
+def log_text(report: LogReport) -> str:
+    """What a deep look at the log found."""
+    lines = [f"log {report.log}: {report.segments:,} closed segments compared, {report.closed:,} closed now"]
+    for each in report.altered:
+        lines.append(f"  altered: positions {each.first_position:,} to {each.last_position:,}, {each.events_before:,} "
+                     f"events before, {each.events_now:,} now (next: find who edits old events, then rebuild)")
     return "\n".join(lines)
 
 

@@ -75,6 +75,14 @@ def project(connection: Any, events: Iterable[Event], registry: Registry, books:
             _apply(raw, projection, matching, tables, log)
 
 
+def apply_to_live(connection: Connection, projection: Projection, events: Sequence[Event], each: Iterable[Event],
+                  tables: dict[str, sql.Identifier], books: Bookkeeping, log: TableLog) -> None:
+    """Apply the events of a follower; it draws them one by one from ``each``. Live is held already."""
+    if events:
+        _refuse_quarantined(connection, projection, events, books)
+        _apply(connection, projection, each, tables, log)
+
+
 def guard(connection: Any, projections: Sequence[Projection], books: Bookkeeping) -> None:
     """Hold the live tables of projections that the application writes itself, and check version and snapshot."""
     raw = driver_connection(connection)
@@ -170,7 +178,7 @@ def _refuse_quarantined(connection: Connection, projection: Projection, events: 
                            projection=projection.name, stream=stream)
 
 
-def _apply(connection: Connection, projection: Projection, events: Sequence[Event],
+def _apply(connection: Connection, projection: Projection, events: Iterable[Event],
            tables: dict[str, sql.Identifier], log: TableLog) -> None:
     target = LiveTarget(connection, tables)
     folds = fold_tables(connection, projection, tables)

@@ -81,13 +81,15 @@ def pending_of(connection: Connection, books: Bookkeeping, projection: Projectio
     Code that is older than live does not wait: its rebuild would be refused.
     """
     row = books.run(connection, "read_recipe", projection=projection.name).fetchone()
-    _, version, recipe, _ = row or (0, None, None, None)
+    _, version, recipe, rotated = row or (0, None, None, None)
     changed = version is None or version < projection.version or (
         version == projection.version and recipe is not None and recipe != recipe_of(projection))
     if version is not None and version > projection.version:
         return None
     if asked:
         return Pending(projection.name, asked[-1].reason, version, projection.version, tuple(asked))
+    if rotated:
+        return Pending(projection.name, Reason.SOURCE_CHANGED, version, projection.version)
     if changed:
         return Pending(projection.name, Reason.RECIPE_CHANGED, version, projection.version)
     return None

@@ -52,4 +52,5 @@ def _advance(run: Run, replay: Replay) -> None:
     if isinstance(feeding, ExternalCheckpoint):
         run.main.execute(sql.SQL(feeding.advance), (replay.horizon,))
     elif feeding == "async":
-        run.books.run(run.main, "advance_checkpoint", projection=run.projection.name, position=replay.horizon)
+        run.books.run(run.main, "advance_checkpoint", projection=run.projection.name, position=replay.horizon,
+                      generation=run.generation, source=run.source, events=replay.read)

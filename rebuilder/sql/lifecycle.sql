@@ -45,9 +45,10 @@ UPDATE {s}.projection_state SET recipe = %(recipe)s WHERE scope = %(scope)s AND 
 UPDATE {s}.projection_state SET source_generation = %(source)s
 WHERE scope = %(scope)s AND projection = %(projection)s
 
--- read_recipe: what live was built with
-SELECT generation, version, recipe, source_generation FROM {s}.projection_state
-WHERE scope = %(scope)s AND projection = %(projection)s
+-- read_recipe: what live was built with, and whether the log was rotated since
+SELECT s.generation, s.version, s.recipe, g.retired_at IS NOT NULL
+FROM {s}.projection_state s LEFT JOIN {s}.source_generation g ON g.generation = s.source_generation
+WHERE s.scope = %(scope)s AND s.projection = %(projection)s
 
 -- read_health: the health that requests and tickets make
 SELECT health FROM {s}.projection_status WHERE scope = %(scope)s AND projection = %(projection)s
@@ -273,3 +274,11 @@ RETURNING position
 -- read_index_checkpoint: how far a rebuild has read the shards of a manifest
 SELECT shard, position, events FROM {s}.event_index_checkpoint
 WHERE ticket = %(ticket)s AND manifest = %(manifest)s ORDER BY shard
+
+-- follow_checkpoint: with a batch, in its transaction
+UPDATE {s}.follower_checkpoint
+SET position = %(position)s, events_applied = events_applied + %(events)s, generation = %(generation)s,
+    source_generation = (SELECT s.source_generation FROM {s}.projection_state s
+                         WHERE s.scope = %(scope)s AND s.projection = %(projection)s),
+    updated_at = clock_timestamp()
+WHERE scope = %(scope)s AND projection = %(projection)s

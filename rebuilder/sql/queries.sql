@@ -184,7 +184,9 @@ INSERT INTO {s}.follower_checkpoint (scope, projection) VALUES (%(scope)s, %(pro
 SELECT position FROM {s}.follower_checkpoint WHERE scope = %(scope)s AND projection = %(projection)s FOR UPDATE
 
 -- advance_checkpoint: with the swap
-UPDATE {s}.follower_checkpoint SET position = %(position)s, updated_at = clock_timestamp()
+UPDATE {s}.follower_checkpoint
+SET position = %(position)s, generation = %(generation)s, source_generation = %(source)s,
+    events_applied = %(events)s, rows = NULL, updated_at = clock_timestamp()
 WHERE scope = %(scope)s AND projection = %(projection)s
 
 -- read_checkpoint: where a follower is

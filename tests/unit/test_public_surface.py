@@ -4,14 +4,14 @@ import rebuilder
 
 PUBLIC = [
     "BatchSql", "Columns", "DefinitionError", "Drift", "DriftSample", "Event", "Expression", "ExternalCheckpoint",
-    "Fold", "Health", "Invalidation", "NotNow", "Observation", "Observer", "OutcomeUnknown", "Owed", "Pending", "Phase",
-    "Progress", "Projection", "ProjectionStore", "Quarantine", "Reason", "RebuildCancelled", "RebuildError", "RebuildReport", "Rebuilder",
+    "Fold", "Health", "Invalidation", "NotNow", "Observation", "Observer", "OutcomeUnknown", "Owed", "Pending",
+    "Phase", "Progress", "Projection", "ProjectionStore", "Quarantine", "Reason", "RebuildCancelled", "RebuildError", "RebuildReport", "Rebuilder",
     "RebuilderError", "RefusedError", "Registry", "Settings", "SqlHandlers", "Stage", "StopToken", "StoreError",
     "StreamId", "TableLog", "Target", "Ticket", "UpcastContext", "Upcasters", "VerifyReport",
 ]
 METHODS = [
-    "cancel", "cleanup", "doctor", "guard", "install", "install_sql", "invalidate", "pending", "plan", "project",
-    "rebuild", "run_pending", "status", "store", "tickets", "verify",
+    "cancel", "cleanup", "doctor", "follow", "guard", "install", "install_sql", "invalidate", "pending", "plan",
+    "project", "rebuild", "rotate_log", "run_pending", "status", "store", "tickets", "verify", "verify_log",
 ]
 
 
