@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 
 class StreamId(NamedTuple):
@@ -16,12 +16,11 @@ class StreamId(NamedTuple):
     stream: str
 
 
-Load = Callable[[Any, str], Any]
-"""Gives a field's value from what an event was read from."""
-
-
 class _Lazy:
-    """Where an event that was read keeps its source: not a field, so that it takes no part in what an event is."""
+    """Where an event that was read keeps its source, ``(raw, load)``: an empty field is what ``load(raw, name)`` gives.
+
+    It is not a field, so it takes no part in what an event is.
+    """
 
     __slots__ = ("_source",)
 
@@ -56,26 +55,16 @@ class Event(_Lazy):
         """(tenant, category, stream), which together identify the stream."""
         return StreamId(self.tenant or "", self.category or "", self.stream)
 
-    @classmethod
-    def lazily(cls, raw: Any, load: Load) -> Self:
-        """An event whose fields are loaded from ``raw`` by ``load(raw, name)`` when they are first looked at.
-
-        ``load`` raises AttributeError for what is no field.
-        """
-        event = _new(cls)
-        _set_source(event, (raw, load))
-        return event
-
     def __getattr__(self, name: str) -> Any:
-        # Called for a slot that is empty: of a field that nobody has looked at, or of an event without a source.
+        # Called for a slot that is empty: its source gives the value, and raises AttributeError for what is no field.
         raw, load = _get_source(self)
         value = load(raw, name)
         object.__setattr__(self, name, value)
         return value
 
 
-SET_DATA: Callable[[Event, Any], None] = vars(Event)["data"].__set__
-"""Fills the data of an event that was made lazily."""
-_new = object.__new__
-_set_source = _Lazy._source.__set__  # type: ignore[attr-defined]  # noqa: SLF001
+SET: Mapping[str, Callable[[Event, Any], None]] = {
+    "_source": vars(_Lazy)["_source"].__set__,
+    **{name: slot.__set__ for name, slot in vars(Event).items() if name in Event.__slots__}}
+"""Fills a field of an event that was made empty: for who makes a million of them."""
 _get_source = _Lazy._source.__get__  # type: ignore[attr-defined]  # noqa: SLF001

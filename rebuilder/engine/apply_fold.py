@@ -198,12 +198,23 @@ class FoldApplier:
 
     def _fold(self, events: Sequence[RawEvent]) -> None:
         lift, steps = self._lift, self._steps
+        plain = not self._saved and not any(rows.table.nested for rows in self.rows)
         with self._traced():
             for raw in events:
                 self._raw = raw
                 event = lift(raw)
-                for rows, key_of, function in steps[raw.type]:
-                    rows.fold(raw.stream if key_of is None else _key(key_of, event), function, event)
+                for rows, key_of, function in steps[raw[2]]:
+                    key = raw[1] if key_of is None else _key(key_of, event)
+                    # What `fold` does most of the time: a row that is there goes on being there.
+                    before = rows.rows.get(key) if plain else None
+                    if before is None:
+                        rows.fold(key, function, event)
+                    elif (after := function(before.copy(), event)).__class__ is dict:
+                        rows.rows[key] = after
+                    elif after is None:
+                        del rows.rows[key]
+                    else:
+                        rows.rows[key] = _row(after, function)
 
     def _load_and_fold(self, events: Sequence[RawEvent]) -> None:
         """Twice over the events: the keys first, so that one statement loads all their rows."""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rebuilder.store.sessions import Connection
 
 NUMERIC = 1700
+_ATOMS = frozenset({16, 17, 19, 20, 21, 23, 25, 26, 650, 700, 701, 869, 1042, 1043, 1082, 1083, 1114, 1184, 1186, 1266,
+                    NUMERIC, 2950})
+"""OIDs of types whose values can't be changed in place: truth, numbers, text, bytes, times, addresses, UUIDs."""
 TEXT = 25
 """OID of text: what a value of a type without an adapter is given as."""
 
@@ -101,10 +104,14 @@ class FoldTable:
         self.single = len(self.key_columns) == 1
         self.columns: tuple[str, ...] = ()
         self._values: Callable[[Row], tuple[Any, ...]] = tuple
+        self._key = self.key_columns[0]
         self._unseen: set[str] = set()
+        self._kinds: list[type | None] = []
+        """By column, the class that needs no check."""
         self._key_places: list[int] = []
-        # What may be changed in place must be copied in depth before a function gets it.
-        self.nested = False
+        # What may be changed in place (lists of an array, what JSON holds) must be copied in depth before a function
+        # gets it; until the columns are known, that is anything.
+        self.nested = True
 
     def shape(self, columns: Iterable[str]) -> None:
         """Settle which columns rows have."""
@@ -117,6 +124,8 @@ class FoldTable:
         getter = itemgetter(*self.columns)
         self._values = getter if len(self.columns) > 1 else lambda row: (getter(row),)
         self._unseen = set(self.columns) - set(self.key_columns)
+        self.nested = any(self.types[name].copied and self.types[name].oid not in _ATOMS for name in self.columns)
+        self._kinds = [str if name in self.key_columns else None for name in self.columns]
         self._key_places = [self.columns.index(name) for name in self.key_columns]
 
     def parts(self, key: Any) -> tuple[Any, ...]:
@@ -130,42 +139,63 @@ class FoldTable:
                               hint="make key= return one", table=self.label)
 
     def admit(self, row: Row, key: Any) -> Row:
-        """A new row: its key's columns are the key, its other values of their columns' types."""
-        row = {**row, **dict(zip(self.key_columns, self.parts(key), strict=True))}
+        """A new row, copied: its key's columns are the key, its other values of their columns' types."""
+        row = {**row}
+        if self.single:
+            row[self._key] = key
+        else:
+            row.update(zip(self.key_columns, self.parts(key), strict=True))
         if not self.columns:
             self.shape(row)
         if len(row) != len(self.columns):
             raise self._other_columns(row)
+        if self._unseen:
+            self._see(row)
+        return row
+
+    def _see(self, row: Row) -> None:
         for name in list(self._unseen):
             if name not in row:
                 raise self._other_columns(row)
             if (value := row[name]) is not None:
-                self.types[name].learn(self.label, value)
+                self._learn(name, value)
                 self._unseen.discard(name)
-                self.nested = self.nested or isinstance(value, list | dict)
-        return row
+
+    def _learn(self, name: str, value: Any) -> None:
+        column = self.types[name]
+        column.learn(self.label, value)
+        self._kinds[self.columns.index(name)] = column.kind if column.scale is None else None
 
     def values(self, key: Any, row: Row) -> tuple[Any, ...]:
-        """A row's values in the order of the columns, all of them of the types that were seen first."""
-        if len(row) != len(self.columns):
-            raise self._other_columns(row)
+        """A row's values in the order of the columns, of the types that were seen first; the key as text."""
         try:
             values = self._values(row)
         except KeyError:
             raise self._other_columns(row) from None
+        if len(row) != len(values):
+            raise self._other_columns(row)
+        for value, kind in zip(values, self._kinds, strict=True):
+            if value.__class__ is not kind and value is not None:
+                self._check(values)
+                break
+        if self.single and values[self._key_places[0]] is key and key.__class__ is str:
+            return values
         parts = list(values)
-        for name, place, part in zip(self.key_columns, self._key_places, self.parts(key), strict=True):
+        for name, place, part, text in zip(self.key_columns, self._key_places, self.parts(key), self.key_text(key),
+                                           strict=True):
             if parts[place] != part:
                 raise DefinitionError(f"A fold of {self.label} changed {name}, which is part of the row's key.",
                                       hint="delete the row and make another, by functions with keys of their own",
                                       table=self.label, column=name)
-            parts[place] = None
-        for name, value in zip(self.columns, parts, strict=True):
-            if value is not None:
-                self.types[name].check(self.label, value)
-        for place, text in zip(self._key_places, self.key_text(key), strict=True):
             parts[place] = text
         return tuple(parts)
+
+    def _check(self, values: Sequence[Any]) -> None:
+        for name, value in zip(self.columns, values, strict=True):
+            if value is not None and name not in self.key_columns:
+                self.types[name].check(self.label, value)
+                self._kinds[self.columns.index(name)] = (
+                    self.types[name].kind if self.types[name].scale is None else None)
 
     def key_text(self, key: Any) -> list[str | None]:
         """A key as the server reads it: a stream is text whatever its column is."""
@@ -217,7 +247,6 @@ class FoldTable:
             given = {**dict(zip(self.key_columns, self.parts(keys[number - 1]), strict=True)),
                      **dict(zip(others, values, strict=True))}
             rows[keys[number - 1]] = {name: given[name] for name in columns}
-            self.nested = self.nested or any(isinstance(value, list | dict) for value in values)
         return rows
 
     def insert(self, connection: Connection, rows: Sequence[tuple[Any, ...]], *, quietly: bool = False) -> int:

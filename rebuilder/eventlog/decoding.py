@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from psycopg.types.json import Json, Jsonb
 
-from rebuilder.domain.event import SET_DATA, Event
+from rebuilder.domain.event import SET, Event
 from rebuilder.errors import DefinitionError, HandlerFailed, LogDefinitionError
 from rebuilder.eventlog.raw_event import RawEvent
 
@@ -95,37 +95,55 @@ def decode_event(decoders: Decoders, raw: RawEvent, *, replaying: bool) -> Event
 def lazily(decoders: Decoders) -> Callable[[RawEvent], Event]:
     """The function that makes an event of a replay from its row; its data is decoded when somebody looks at it.
 
-    What can't be decoded raises :class:`DecodeError` then, out of the handler. Where a handler has looked at an event,
-    the data of the next one of that type is decoded at once, which is cheaper than to be called for it.
+    What can't be decoded raises :class:`DecodeError` then, out of the handler. What a handler has looked at is filled
+    in at once for the next event of that type, which is cheaper than to be called for it.
     """
-    decode, make, set_data = decoders.data, Event.lazily, SET_DATA
-    wanted: set[str] = set()
+    decode, new, set_source, set_data = decoders.data, object.__new__, SET["_source"], SET["data"]
+    wanted: dict[str, tuple[tuple[Callable[[Event, Any], None], int], ...]] = {}
+    decoded: set[str] = set()
 
     def load(raw: RawEvent, name: str) -> Any:
-        if name not in {"data", "metadata"}:
-            return True if name == "replaying" else getattr(raw, name)
-        if name == "data":
-            wanted.add(raw.type)
-        stored = getattr(raw, name)
-        if stored is None:
-            return None
-        try:
-            return getattr(decoders, name)(stored)
-        except Exception as error:
-            raise _failed(raw, f"its {name} is not what the log's decoder expects: {_explain(error)}") from error
+        if name == "replaying":
+            return True
+        if name in {"data", "metadata"}:
+            if name == "data":
+                decoded.add(raw.type)
+            return _decoded(decoders, raw, name)
+        if name not in SET:
+            raise AttributeError(f"'Event' object has no attribute {name!r}")
+        wanted[raw.type] = (*wanted.get(raw.type, ()), (SET[name], _FIELDS.index(name)))
+        return getattr(raw, name)
 
     def event(raw: RawEvent) -> Event:
         if raw[1] is None:
             raise _failed(raw, "it has no stream")
-        made = make(raw, load)
-        if raw[2] in wanted and (stored := raw[7]) is not None:  # faster than by name
+        made = new(Event)
+        set_source(made, (raw, load))
+        type_ = raw[2]  # faster than by name
+        if type_ in wanted:
+            for fill, place in wanted[type_]:
+                fill(made, raw[place])
+        if type_ in decoded:
             try:
-                set_data(made, decode(stored))
+                set_data(made, decode(raw[7]))  # type: ignore[arg-type]
             except Exception:
                 return made  # it is raised when the handler looks
         return made
 
     return event
+
+
+_FIELDS = RawEvent._fields
+
+
+def _decoded(decoders: Decoders, raw: RawEvent, name: str) -> Any:
+    stored = getattr(raw, name)
+    if stored is None:
+        return None
+    try:
+        return getattr(decoders, name)(stored)
+    except Exception as error:
+        raise _failed(raw, f"its {name} is not what the log's decoder expects: {_explain(error)}") from error
 
 
 def _failed(raw: RawEvent, why: str) -> DecodeError:
