@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from rebuilder.domain.registry import Registry
 from rebuilder.domain.report import RebuildReport, VerifyReport
 from rebuilder.domain.ticket import Reason, Ticket
 from rebuilder.engine import guards
+from rebuilder.engine.archive import ArchiveReport, read_archive, write_archive
 from rebuilder.engine.cleanup import Cleaned, cleanup
 from rebuilder.engine.deep import LogReport, verify_log
 from rebuilder.engine.doctor import Finding, examine
@@ -85,7 +87,7 @@ class Rebuilder:
                 retire: Literal["keep", "drop"] = "keep", max_rate: float | None = None, wait: float = 0,
                 deadline: float | None = None, stop: StopToken | None = None,
                 blockers: Literal["report", "cancel", "terminate"] = "report",
-                blockers_after: float = 60.0, workers: int | Executor = 1,
+                blockers_after: float = 60.0, workers: int | Executor = 1, from_archive: str | Path | None = None,
                 observer: Observer | None = None) -> RebuildReport:
         """Rebuild a projection and cut over; live is as it was if this raises anything but ``OutcomeUnknown``.
 
@@ -94,7 +96,8 @@ class Rebuilder:
         projection, ``deadline`` seconds for the whole. ``retire="drop"`` drops the old table right after the commit;
         by default it is kept until the next rebuild or ``settings.retain_hours``. ``blockers`` says what may be done,
         after ``blockers_after`` seconds, to sessions in front of the fence. ``workers`` are how many processes fold the
-        bulk (of Folds keyed by stream), or an executor that runs them anywhere.
+        bulk (of Folds keyed by stream), or an executor that runs them anywhere. ``from_archive`` is a folder that
+        :meth:`archive` wrote: its part of the log is read from there, the rest from the table.
         """
         options = Options(reason=Reason(_one_of("reason", reason, Reason)), note=note,
                           quarantine=_quarantine(quarantine), allow=_allowed(allow),
@@ -103,7 +106,17 @@ class Rebuilder:
                           deadline=_positive("deadline", deadline),
                           blockers=_one_of("blockers", blockers, ("report", "cancel", "terminate")),
                           blockers_after=blockers_after, workers=_workers(workers))
-        return rebuild(self._run(self.registry.get(name), options, stop, observer))
+        run = self._run(self.registry.get(name), options, stop, observer)
+        if from_archive is not None:
+            with self.store() as store:
+                read_archive(run, store, Path(from_archive))
+        return rebuild(run)
+
+    def archive(self, folder: str | Path, *, shard_events: int = 100_000,
+                stop: StopToken | None = None) -> ArchiveReport:
+        """Write the closed part of the log as immutable Parquet files; again, it adds what has come since."""
+        return write_archive(self.conninfo, self.log, self.settings, Path(folder), shard_events=shard_events,
+                             stop=stop or StopToken())
 
     def plan(self, name: str, *, allow: Collection[str] = ()) -> Plan:
         """What a rebuild would do: verdicts, statements, locks in order, price, who would be in the way now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -59,6 +60,9 @@ def rebuild(
         help="What may be done to sessions in front of the fence.")] = o.Blockers.REPORT,
     blockers_after: Annotated[float, typer.Option(
         metavar="SECONDS", min=0, help="How long they are only reported.")] = 60,
+    from_archive: Annotated[Path | None, typer.Option(
+        metavar="FOLDER", show_default=False, help="Read the log from the files that `rebuilder archive` wrote, "
+                                                   "and the rest from the table.")] = None,
     fail_on_drift: Annotated[bool, typer.Option(
         "--fail-on-drift", help="Exit with 5 if old and new rows differed. The cut-over has happened by then: to look "
                                 "beforehand, use verify.")] = False,
@@ -80,7 +84,7 @@ def rebuild(
         report = rebuilder.rebuild(
             name, reason=reason, note=note, quarantine=setting_aside or False, allow=_allowed(allow, allow_loss),
             retire=retire.value, max_rate=max_rate, wait=wait, deadline=deadline, blockers=blockers.value,
-            blockers_after=blockers_after, stop=stop, observer=told)
+            blockers_after=blockers_after, from_archive=from_archive, stop=stop, observer=told)
     code = outcome(report, fail_on_drift=fail_on_drift, accept_dead_letters=accept_dead_letters)
     output.data({**report.to_json(), "exit_code": code}, lambda: rebuild_text(report))
     return code

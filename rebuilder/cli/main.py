@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from rebuilder.cli import building, cleaning, dead_letters, failures, following, looking, requests, setup
+from rebuilder.cli import archiving, building, cleaning, dead_letters, failures, following, looking, requests, setup
 from rebuilder.cli.output import Output
 
 _PANELS: dict[str, tuple[Callable[..., int], ...]] = {
     "Rebuild": (building.plan, building.rebuild, building.verify, requests.invalidate, requests.pending),
-    "Feed": (following.follow,),
+    "Feed": (following.follow, archiving.archive, archiving.rotate_log),
     "Look": (looking.status, looking.tickets, looking.doctor),
     "End and tidy": (cleaning.cancel, cleaning.cleanup),
     "Set up": (setup.install, setup.demo),

@@ -40,9 +40,9 @@ def rebuild_text(report: RebuildReport) -> str:
 def log_text(report: LogReport) -> str:
     """What a deep look at the log found."""
     lines = [f"log {report.log}: {report.segments:,} closed segments compared, {report.closed:,} closed now"]
-    for each in report.altered:
-        lines.append(f"  altered: positions {each.first_position:,} to {each.last_position:,}, {each.events_before:,} "
-                     f"events before, {each.events_now:,} now (next: find who edits old events, then rebuild)")
+    lines += [f"  altered: positions {each.first_position:,} to {each.last_position:,}, {each.events_before:,} events "
+              f"before, {each.events_now:,} now (next: find who edits old events, then rebuild)"
+              for each in report.altered]
     return "\n".join(lines)
 
 

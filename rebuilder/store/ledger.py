@@ -20,6 +20,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from rebuilder import errors
+from rebuilder.domain.archive import Shard
 from rebuilder.domain.ticket import Phase, Progress, Reason, Stage, Ticket
 from rebuilder.settings import Settings
 from rebuilder.sql import load
@@ -130,6 +131,11 @@ class Ledger:
         rows = self._write("adopt_ticket", ticket=ticket, version=version, reason=str(reason), note=note, host=host(),
                            pid=os.getpid(), backend_pid=backend_pid)
         return int(rows[0][0]) if rows else None
+
+    def shard_read(self, ticket: UUID, manifest: UUID, shard: Shard, events: int) -> None:
+        """Note that a shard of an archive was read to its end."""
+        self._write("put_index_checkpoint", ticket=ticket, manifest=manifest, shard=shard.id,
+                    position=shard.last_position, events=events)
 
     def request(self, reason: Reason, note: str | None) -> None:
         """Write a request, unless one for that reason is pending already."""

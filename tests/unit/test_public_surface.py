@@ -5,13 +5,13 @@ import rebuilder
 PUBLIC = [
     "BatchSql", "Columns", "DefinitionError", "Drift", "DriftSample", "Event", "Expression", "ExternalCheckpoint",
     "Fold", "Health", "Invalidation", "NotNow", "Observation", "Observer", "OutcomeUnknown", "Owed", "Pending",
-    "Phase", "Progress", "Projection", "ProjectionStore", "Quarantine", "Reason", "RebuildCancelled", "RebuildError", "RebuildReport", "Rebuilder",
-    "RebuilderError", "RefusedError", "Registry", "Settings", "SqlHandlers", "Stage", "StopToken", "StoreError",
+    "Phase", "Progress", "Projection", "ProjectionStore", "Quarantine", "Reason", "RebuildCancelled", "RebuildError",
+    "RebuildReport", "Rebuilder", "RebuilderError", "RefusedError", "Registry", "Settings", "SqlHandlers", "Stage", "StopToken", "StoreError",
     "StreamId", "TableLog", "Target", "Ticket", "UpcastContext", "Upcasters", "VerifyReport",
 ]
 METHODS = [
-    "cancel", "cleanup", "doctor", "follow", "guard", "install", "install_sql", "invalidate", "pending", "plan",
-    "project", "rebuild", "rotate_log", "run_pending", "status", "store", "tickets", "verify", "verify_log",
+    "archive", "cancel", "cleanup", "doctor", "follow", "guard", "install", "install_sql", "invalidate", "pending",
+    "plan", "project", "rebuild", "rotate_log", "run_pending", "status", "store", "tickets", "verify", "verify_log",
 ]
 
 
