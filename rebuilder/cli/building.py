@@ -60,6 +60,8 @@ def rebuild(
         help="What may be done to sessions in front of the fence.")] = o.Blockers.REPORT,
     blockers_after: Annotated[float, typer.Option(
         metavar="SECONDS", min=0, help="How long they are only reported.")] = 60,
+    workers: Annotated[int, typer.Option(
+        min=1, help="Processes that fold the bulk of a projection of Folds keyed by stream.")] = 1,
     from_archive: Annotated[Path | None, typer.Option(
         metavar="FOLDER", show_default=False, help="Read the log from the files that `rebuilder archive` wrote, "
                                                    "and the rest from the table.")] = None,
@@ -84,7 +86,7 @@ def rebuild(
         report = rebuilder.rebuild(
             name, reason=reason, note=note, quarantine=setting_aside or False, allow=_allowed(allow, allow_loss),
             retire=retire.value, max_rate=max_rate, wait=wait, deadline=deadline, blockers=blockers.value,
-            blockers_after=blockers_after, from_archive=from_archive, stop=stop, observer=told)
+            blockers_after=blockers_after, workers=workers, from_archive=from_archive, stop=stop, observer=told)
     code = outcome(report, fail_on_drift=fail_on_drift, accept_dead_letters=accept_dead_letters)
     output.data({**report.to_json(), "exit_code": code}, lambda: rebuild_text(report))
     return code

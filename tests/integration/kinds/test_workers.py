@@ -4,6 +4,7 @@ import multiprocessing
 import pickle
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -203,3 +204,17 @@ def test_a_fold_is_pickled_by_where_it_is_defined():
     """Functions of one name in one module don't matter, nor what is in the fold."""
     for fold in (folds.balances, folds.deadly, folds.failing):
         assert pickle.loads(pickle.dumps(fold)) is fold  # noqa: S301 (our own)
+
+
+def test_the_command_line_takes_workers(db, cli, tmp_path):
+    """`rebuilder rebuild --workers 2`, with the application's fold at the top of a module that workers import."""
+    append_many(db, 200, accounts=10)
+    (tmp_path / "ledger.py").write_text(
+        "from tests import folds\nfrom tests.bank import make_projection, make_rebuilder\n"
+        f"rebuilder = make_rebuilder({db.info.dsn!r}, make_projection(handlers=folds.balances))\n", encoding="utf-8")
+    done = cli("rebuild", "account_balance", "--workers", "2", "--json", REBUILDER_APP="ledger:rebuilder",
+               PYTHONPATH=f"{tmp_path}:{Path(__file__).parents[3]}")
+    assert (done.code, done.json["events_applied"]) == (0, 200)
+    assert_equal_to_replay(db)
+    refused = cli("rebuild", "account_balance", "--workers", "0")
+    assert refused.code == 2
