@@ -65,6 +65,10 @@ class Settings:
     an old event that was edited in place."""
     freeze_chunk: int = 16 * 1024 * 1024
     """Bytes per chunk of the freeze: what is in memory at once."""
+    index_memory: int = 256 * 1024 * 1024
+    """maintenance_work_mem of the freeze at least, in which indexes are built: as a rule their sort fits."""
+    index_workers: int = 2
+    """max_parallel_maintenance_workers of the freeze at least."""
     freeze_age: float = 30.0
     """A freeze is repeated before an attempt when it is older than this and than ten times what it cost."""
     drift_sample: int = 20
@@ -83,7 +87,7 @@ class Settings:
         for name, least in (("batch", 1), ("fence_hold", 0.01), ("fence_poll", 0.001), ("fence_nowait", 0),
                             ("heartbeat", 0.05), ("freeze_chunk", 4096), ("fold_memory", 0), ("fold_page", 1),
                             ("batch_page", 1), ("batch_seconds", 0.001), ("batch_work_mem", 65536),
-                            ("freeze_age", 0), ("lock_timeout_ms", 1),
+                            ("index_memory", 1048576), ("index_workers", 0), ("freeze_age", 0), ("lock_timeout_ms", 1),
                             ("horizon_poll", 0.001), ("connect_timeout", 1), ("catch_up_rounds", 1), ("fence_rest", 0),
                             ("retain_hours", 0), ("drift_sample", 0)):
             value = getattr(self, name)

@@ -37,6 +37,9 @@ def freeze(run: Run, shadow: Shadow) -> None:
     with translated("freezing the shadow"):
         # Pending deferred checks would make TRUNCATE and DROP of the old copy fail (55006).
         run.main.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        # For the indexes; what the server allows already is not taken away.
+        run.main.execute(_QUERIES["index_resources"], {
+            "memory": run.settings.index_memory, "workers": run.settings.index_workers})
         shadow.applier.settle(but_bulk=True)
         for table in run.blueprint.tables:
             _freeze_table(run, shadow, table)

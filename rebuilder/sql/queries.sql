@@ -309,3 +309,9 @@ SELECT has_database_privilege(current_database(), 'CREATE'), n.oid IS NOT NULL,
                             AND has_table_privilege(c.oid, 'UPDATE'))),
        pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')
 FROM (SELECT 1) AS one LEFT JOIN pg_namespace n ON n.nspname = %(schema)s
+
+-- index_resources: what an index build may take, to the end of the transaction
+SELECT set_config('maintenance_work_mem',
+                  (greatest(pg_size_bytes(current_setting('maintenance_work_mem')), %(memory)s) / 1024) || 'kB', true),
+       set_config('max_parallel_maintenance_workers',
+                  greatest(current_setting('max_parallel_maintenance_workers')::int, %(workers)s)::text, true)

@@ -353,3 +353,17 @@ def test_order_by_stream_is_known_of_folds_keyed_by_stream_only():
     by_key.on("Deposited", key=lambda e: e.data["to"])(lambda row, _event: row)
     assert make_projection(handlers=make_fold()).order == "stream"
     assert make_projection(handlers=by_key).order is None
+
+
+def test_indexes_are_built_with_memory_and_workers_of_their_own(db, dsn):
+    """Locally, and never less than the server allows already."""
+    append_many(db, 30)
+    seen = []
+    for memory in ("8MB", "1GB"):
+        db.execute(f"ALTER DATABASE {db.info.dbname} SET maintenance_work_mem = '{memory}'")
+        rebuilder = bank(dsn)
+        rebuilder._seam.points["fence"] = lambda run: seen.append(
+            [run.main.execute(f"SHOW {name}").fetchone()[0]
+             for name in ("maintenance_work_mem", "max_parallel_maintenance_workers")])
+        rebuilder.rebuild("account_balance")
+    assert seen == [["256MB", "2"], ["1GB", "2"]]
