@@ -97,7 +97,7 @@ def test_progress_is_seen_from_elsewhere_while_the_transaction_is_open(db, dsn, 
     progress = wait_until(lambda: [s.progress for s in rebuilder.status() if s.progress.events_total is not None])[0]
     assert (progress.events_done, progress.events_total, progress.position) == (60, 60, 60)
     assert db.execute("SELECT state FROM pg_stat_activity WHERE application_name LIKE 'rebuilder:%:main'"
-                      ).fetchone() == ("idle in transaction",)
+                      " AND datname = current_database()").fetchone() == ("idle in transaction",)
 
     def beat():
         return db.execute("SELECT heartbeat_at FROM rebuilder.ticket_progress").fetchone()

@@ -36,6 +36,12 @@ def deposit(connection):
     return bank.make_log().event(connection.cursor(row_factory=dict_row).execute(DEPOSIT).fetchone())
 
 
+def locks(db, connection, table):
+    """The modes in which a connection has locked a table."""
+    return [row[0] for row in db.execute("SELECT mode FROM pg_locks WHERE pid = %s AND relation = %s::regclass",
+                                         [connection.info.backend_pid, table])]
+
+
 # --- which connections -----------------------------------------------------------------------------------------------
 
 
@@ -113,7 +119,7 @@ def test_events_that_a_projection_does_not_subscribe_to_touch_nothing(db, built,
                   Event(position=2, stream="account-1", type="Unheard", data={}, category="account"),
                   Event(position=3, stream="account-1", type="Deposited", data={"amount": 1}, category=None)):
         built.project(writer, event)
-    assert db.execute("SELECT FROM pg_locks WHERE relation = 'account_balance'::regclass").fetchall() == []
+    assert locks(db, writer, "account_balance") == []
     writer.commit()
     assert bank.rows_of(db) == before
     # A rebuild sees it the same way.
@@ -133,7 +139,7 @@ def test_tables_are_locked_in_the_order_of_their_names(db, dsn, connect, spawn):
     holder.execute("LOCK TABLE a_table")
     writing = spawn(rebuilder.project, writer, Event(position=1, stream="s", type="Both"))
     wait_for_lock(db, writer.info.backend_pid)
-    assert db.execute("SELECT FROM pg_locks WHERE relation = 'b_table'::regclass").fetchall() == []
+    assert locks(db, writer, "b_table") == []
     holder.commit()
     writing.result(10)
     writer.commit()
@@ -247,8 +253,7 @@ def test_an_application_that_writes_its_rows_itself_is_guarded_and_not_projected
     rebuilder, writer = own(dsn), connect()
     rebuilder.rebuild("account_balance")
     write_own(rebuilder, writer)
-    assert db.execute("SELECT mode FROM pg_locks WHERE relation = 'account_balance'::regclass").fetchall() == [
-        ("RowExclusiveLock",)]
+    assert locks(db, writer, "account_balance") == ["RowExclusiveLock"]
     writer.commit()
     assert bank.assert_equal_to_replay(db) == 5
     own(dsn, version=2).rebuild("account_balance")

@@ -13,8 +13,6 @@ Connection = psycopg.Connection[Any]
 POINTS = [str(phase) for phase in Phase] + ["before commit"]
 """The points at which a test may put a function; at the first there is no ticket yet."""
 
-FENCED = ["drain", "swap", "finalize", "before commit"]
-
 
 def photo(connection: Connection, table: str = "account_balance") -> tuple[Any, ...]:
     """Live, to the byte: the table itself, its file, each row version and where it lies; and who else made schemas."""
@@ -43,11 +41,3 @@ def ours(connection: Connection) -> list[Any]:
 def last_ticket(rebuilder: Rebuilder) -> Ticket:
     """The newest ticket."""
     return rebuilder.tickets()[0]
-
-
-def backend(connection: Connection, role: str) -> int:
-    """Pid of the run's connection of a role (main, reader, ledger)."""
-    row = connection.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-                             " AND application_name LIKE 'rebuilder:%%:' || %s", [role]).fetchone()
-    assert row is not None
-    return int(row[0])
