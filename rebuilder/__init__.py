@@ -2,6 +2,7 @@
 
 from rebuilder.app import Rebuilder
 from rebuilder.domain.batch_sql import BatchSql
+from rebuilder.domain.document_projection import DocumentProjection
 from rebuilder.domain.event import Event, StreamId
 from rebuilder.domain.fold import Fold
 from rebuilder.domain.lifecycle import Invalidation
@@ -32,6 +33,7 @@ __all__ = [
     "BatchSql",
     "Columns",
     "DefinitionError",
+    "DocumentProjection",
     "Drift",
     "DriftSample",
     "Event",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
+from rebuilder.domain.document_projection import DocumentProjection, Refreshed
 from rebuilder.domain.event import Event
 from rebuilder.domain.lifecycle import Invalidation
 from rebuilder.domain.observation import Observer
@@ -21,6 +22,7 @@ from rebuilder.engine.archive import ArchiveReport, read_archive, write_archive
 from rebuilder.engine.cleanup import Cleaned, cleanup
 from rebuilder.engine.deep import LogReport, verify_log
 from rebuilder.engine.doctor import Finding, examine
+from rebuilder.engine.documents import Refresh, check_limits
 from rebuilder.engine.follow import Followed, Follower
 from rebuilder.engine.live import guard, project
 from rebuilder.engine.pending import Pending, Ran, find_pending, run_pending
@@ -165,6 +167,16 @@ class Rebuilder:
         follower = Follower(self.conninfo, self.registry.get(name), log=self.log, settings=self.settings,
                             stop=stop or StopToken(), channel=channel, poll=poll, told=told)
         return follower.run(once=once)
+
+    def refresh(self, projection: DocumentProjection, *, batch: int = 1000, max_batches: int | None = None,
+                stop: StopToken | None = None) -> Refreshed:
+        """Bring documents up to date: incrementally, or by a rebuild beside live where the recipe is newer or a request
+        is pending. ``max_batches`` ends it early; the next call goes on, after a crash too.
+        """
+        check_limits(batch, max_batches)
+        with self.store() as store, connect(self.conninfo, role="documents", autocommit=True) as reader:
+            source = Source(self.log.open(reader), self._books)
+            return Refresh(store, projection, source, reader, batch, stop or StopToken()).run(max_batches)
 
     def store(self, *, read_only: bool = False) -> ProjectionStore:
         """The lifecycle store over this log: statuses, tickets, documents, snapshots, manifests. Close it after use."""

@@ -79,6 +79,23 @@ class Rebuilds(Statuses):
         with self._using("reading a ticket") as connection:
             return self._ticket(connection, ticket, "read_ticket")
 
+    def source(self) -> UUID:
+        """The log's incarnation now."""
+        with self._writing("asking for the log's incarnation") as connection:
+            active = self._active_source(connection)
+        if active is None:
+            raise errors.DefinitionError("A store without an event log knows no incarnation of it.",
+                                         hint="take the store from Rebuilder.store()")
+        return active
+
+    def fence_log(self) -> None:
+        """Inside :meth:`transaction`: keep appenders out until its end, so that what is read then is all there is."""
+        with self._writing("fencing the log") as connection:
+            if self.log is None:
+                raise errors.DefinitionError("A store without an event log can't fence it.",
+                                             hint="take the store from Rebuilder.store()")
+            self.log.fence(connection)
+
     def open_rebuilds(self, *, silent: float = 0.0) -> list[RebuildTicket]:
         """Tickets that are not finished and have not moved for so many seconds, the longest silent first."""
         with self._using("reading tickets") as connection:
