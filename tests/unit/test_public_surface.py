@@ -3,15 +3,17 @@
 import rebuilder
 
 PUBLIC = [
-    "BatchSql", "Columns", "DefinitionError", "Drift", "DriftSample", "Event", "Expression", "ExternalCheckpoint",
-    "Fold", "Health", "Invalidation", "NotNow", "Observation", "Observer", "OutcomeUnknown", "Owed", "Pending",
-    "Phase", "Progress", "Projection", "ProjectionStore", "Quarantine", "Reason", "RebuildCancelled", "RebuildError",
-    "RebuildReport", "Rebuilder", "RebuilderError", "RefusedError", "Registry", "Settings", "SqlHandlers", "Stage", "StopToken", "StoreError",
-    "StreamId", "TableLog", "Target", "Ticket", "UpcastContext", "Upcasters", "VerifyReport",
+    "BatchSql", "Columns", "DefinitionError", "DocumentProjection", "Drift", "DriftSample", "Event", "Expression",
+    "ExternalCheckpoint", "Fold", "Health", "Invalidation", "NotNow", "Observation", "Observer", "OutcomeUnknown",
+    "Owed", "Pending", "Phase", "Progress", "Projection", "ProjectionStore", "Quarantine", "Reason",
+    "RebuildCancelled", "RebuildError", "RebuildReport", "Rebuilder", "RebuilderError", "RefusedError", "Registry",
+    "Settings", "SqlHandlers", "Stage", "StopToken", "StoreError", "StreamId", "TableLog", "Target", "Ticket",
+    "UpcastContext", "Upcasters", "VerifyReport",
 ]
 METHODS = [
     "archive", "cancel", "cleanup", "doctor", "follow", "guard", "install", "install_sql", "invalidate", "pending",
-    "plan", "project", "rebuild", "rotate_log", "run_pending", "status", "store", "tickets", "verify", "verify_log",
+    "plan", "project", "rebuild", "refresh", "rotate_log", "run_pending", "status", "store", "tickets", "verify",
+    "verify_log",
 ]
 
 
