@@ -228,8 +228,8 @@ def _meaning(error: psycopg.Error, doing: str) -> tuple[type[errors.RebuilderErr
             found = errors.NotNow, "", "repeat; nothing was changed"
         case psycopg.OperationalError() if doing == "connecting" and error.sqlstate is None:
             # libpq has no SQLSTATE for what happens before a session: a closed port looks like a wrong password.
-            found = (errors.ConnectionLost, "", "check host, port, database, user and password, or repeat when the "
-                     "server answers")
+            hint = "check host, port, database, user and password, or repeat when the server answers"
+            found = errors.ConnectionLost, "", hint
         case psycopg.OperationalError() if is_lost(error):
             found = (errors.ConnectionLost, "the connection to the server was lost: ",
                      "live is as it was; repeat when the server answers")
