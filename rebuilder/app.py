@@ -32,8 +32,9 @@ from rebuilder.engine.run import Hook, Options, Run, Seam
 from rebuilder.engine.source import Source, rotate_source
 from rebuilder.engine.status import ProjectionStatus, request_cancel, status_of
 from rebuilder.engine.stop import StopToken
+from rebuilder.engine.together import rebuild_in_levels
 from rebuilder.engine.verify import verify
-from rebuilder.errors import DefinitionError
+from rebuilder.errors import DefinitionError, RebuilderError
 from rebuilder.eventlog import TableLog
 from rebuilder.settings import Settings
 from rebuilder.store.conninfo import conninfo_of
@@ -113,6 +114,22 @@ class Rebuilder:
             with self.store() as store:
                 read_archive(run, store, Path(from_archive))
         return rebuild(run)
+
+    def rebuild_many(self, *names: str, reason: Reason | str = Reason.OPERATOR_REQUESTED, note: str | None = None,
+                     quarantine: Quarantine | bool = False, allow: Collection[str] = (),
+                     retire: Literal["keep", "drop"] = "keep", stop: StopToken | None = None,
+                     observer: Observer | None = None) -> dict[str, RebuildReport | RebuilderError]:
+        """Rebuild several projections beside each other (none named: all), reading the bulk of the log once.
+
+        Each cuts over by itself and fails alone: the result has its report or its error. Those that depend on others
+        come after them, and are not rebuilt where one of these failed. The observer is called by several threads.
+        """
+        options = Options(reason=Reason(_one_of("reason", reason, Reason)), note=note,
+                          quarantine=_quarantine(quarantine), allow=_allowed(allow),
+                          retire=_one_of("retire", retire, ("keep", "drop")))
+        wanted = [self.registry.get(name) for name in names] or list(self.registry)
+        stop = stop or StopToken()
+        return rebuild_in_levels(wanted, lambda one: self._run(one, options, stop, observer), stop)
 
     def archive(self, folder: str | Path, *, shard_events: int = 100_000,
                 stop: StopToken | None = None) -> ArchiveReport:

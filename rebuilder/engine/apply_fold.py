@@ -60,8 +60,10 @@ class Rows:
                 after = self.table.admit(_row(after, function), key)
         else:
             after = function(copy.deepcopy(before) if self.table.nested else before.copy(), event)
-            if after.__class__ is not dict and after is not None:
+            if after is not None:
                 after = _row(after, function)
+                if len(after) != len(self.table.columns):
+                    after = self.table.complete(after, key)
         if self.undo is not None and key not in self.undo:
             self.undo[key] = rows.get(key, _ABSENT)
         if not self.fresh:
@@ -210,11 +212,12 @@ class FoldApplier:
                     if before is None:
                         rows.fold(key, function, event)
                     elif (after := function(before.copy(), event)).__class__ is dict:
-                        rows.rows[key] = after
+                        complete = len(after) == len(before)
+                        rows.rows[key] = after if complete else rows.table.complete(after, key)
                     elif after is None:
                         del rows.rows[key]
                     else:
-                        rows.rows[key] = _row(after, function)
+                        rows.rows[key] = rows.table.complete(_row(after, function), key)
 
     def _load_and_fold(self, events: Sequence[RawEvent]) -> None:
         """Twice over the events: the keys first, so that one statement loads all their rows."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -69,6 +70,9 @@ def one_round(run: Run, shadow: Shadow, replay: Replay) -> int:
 def _applied(run: Run, shadow: Shadow, replay: Replay, upto: int) -> Iterator[int]:
     """Apply everything up to a settled horizon; yields the number of events of each batch."""
     applier = shadow.applier
+    if run.together is not None and (isinstance(applier, BatchApplier) or wanted(run, replay)):
+        run.together.without(run)  # the server, or workers, read for it
+        run.together = None
     if isinstance(applier, BatchApplier) and run.options.quarantine is None and not run.log.statements.by_tenant:
         yield from windows(run, applier, replay, upto)
         return
@@ -78,12 +82,20 @@ def _applied(run: Run, shadow: Shadow, replay: Replay, upto: int) -> Iterator[in
         freeze(run, shadow)
         return
     slowdown = Slowdown()
-    for page in pages_ahead(run, replay, upto, applier.page):
+    for page in chain(_shared(run, upto, applier.page), pages_ahead(run, replay, upto, applier.page)):
         applying = time.monotonic()
         apply_page(run, shadow, replay, page)
         slowdown.add(len(page), time.monotonic() - applying)
         thin_out(run, shadow, replay, slowdown)
         yield len(page)
+
+
+def _shared(run: Run, upto: int, limit: int) -> Iterator[list[RawEvent]]:
+    """The pages that are read once for several runs, in the first round."""
+    together, run.together = run.together, None
+    if together is not None:
+        for page in together.pages(run, upto):
+            yield from (page[start:start + limit] for start in range(0, len(page), limit))
 
 
 def settle(run: Run) -> Horizon:

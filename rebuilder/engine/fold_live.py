@@ -62,6 +62,7 @@ def _fold(connection: Connection, table: FoldTable, key: Any, function: Any, eve
             table.delete(connection, [key])
             return
         else:
+            after = {**{name: before[name] for name in table.key_columns}, **after}
             table.shape(after)
             table.update(connection, [table.values(key, after)])
             return

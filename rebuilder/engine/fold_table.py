@@ -153,6 +153,14 @@ class FoldTable:
             self._see(row)
         return row
 
+    def complete(self, row: Row, key: Any) -> Row:
+        """A changed row that was made anew, without its key; raises if more is missing."""
+        row = {**row, **{name: part for name, part in zip(self.key_columns, self.parts(key), strict=True)
+                         if name not in row}}
+        if len(row) != len(self.columns):
+            raise self._other_columns(row)
+        return row
+
     def _see(self, row: Row) -> None:
         for name in list(self._unseen):
             if name not in row:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rebuilder.domain.projection import Projection
     from rebuilder.domain.quarantine import Quarantine
     from rebuilder.domain.registry import Registry
+    from rebuilder.engine.together import Pass
     from rebuilder.eventlog import OpenLog, Selection, TableLog
     from rebuilder.settings import Settings
 
@@ -109,6 +110,7 @@ class Run:
         self.blueprint: CatalogBlueprint
         self.log: OpenLog
         self.selection: Selection
+        self.together: Pass | None = None
         self.committing = False
         self.keys_owed = False
         self.roles_in_way: frozenset[str] = frozenset()

@@ -12,8 +12,8 @@ PUBLIC = [
 ]
 METHODS = [
     "archive", "cancel", "cleanup", "doctor", "follow", "guard", "install", "install_sql", "invalidate", "pending",
-    "plan", "project", "rebuild", "refresh", "rotate_log", "run_pending", "status", "store", "tickets", "verify",
-    "verify_log",
+    "plan", "project", "rebuild", "rebuild_many", "refresh", "rotate_log", "run_pending", "status", "store",
+    "tickets", "verify", "verify_log",
 ]
 
 

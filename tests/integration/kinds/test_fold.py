@@ -227,6 +227,40 @@ def test_a_key_is_text_in_a_row_whatever_its_column_is(db, dsn):
     assert seen == {str}
 
 
+@pytest.mark.parametrize("memory", MEMORY)
+def test_a_row_made_anew_needs_not_repeat_its_key(db, dsn, memory):
+    """The key's columns are the key's, also in a row that a function makes from nothing; anything else must be there.
+    """
+    fold = Fold()
+
+    @fold.on("Deposited")
+    def counted(row, event):
+        return {"balance": 0, "changes": (row["changes"] if row else 0) + 1, "owner": row and row["id"]}
+
+    rebuilder = bank(dsn, fold, MEMORY[memory])
+    for n in range(60):
+        append(db, f"s{n % 2}", "Deposited", live=rebuilder)
+    truth = [("s0", "s0", 0, 30), ("s1", "s1", 0, 30)]
+    assert rows_of(db) == truth
+    rebuilder.rebuild("account_balance")
+    assert rows_of(db) == truth
+
+
+def test_a_row_with_other_columns_than_the_first_is_refused_at_its_event(db, dsn):
+    """Its column would silently keep what it had."""
+    fold = Fold()
+
+    @fold.on("Deposited")
+    def counted(row, event):
+        return {"balance": 0, "changes": 1, **({"owner": "me"} if row is None else {})}
+
+    append(db, "a", "Deposited")
+    position = append(db, "a", "Deposited")
+    with pytest.raises(DefinitionError, match="its first had id, owner, balance, changes") as caught:
+        bank(dsn, fold).rebuild("account_balance")
+    assert caught.value.position == position
+
+
 def test_a_failed_batch_puts_rows_back_and_only_the_poison_is_set_aside(db, dsn):
     """A function that changes its row and then raises has changed nothing: the row was its own copy."""
     fold = Fold()
