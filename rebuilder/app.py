@@ -77,9 +77,9 @@ class Rebuilder:
         self._seam = Seam()
         self._books = Bookkeeping(self.settings)
 
-    def install(self) -> None:
-        """Make or migrate the bookkeeping schema."""
-        install(self.conninfo, self.settings)
+    def install(self, *, work_schemas: int = 0, to: str | None = None) -> None:
+        """Make or migrate the bookkeeping schema, and ready-made schemas for a role that may not create its own."""
+        install(self.conninfo, self.settings, work_schemas=work_schemas, to=to)
 
     def install_sql(self) -> str:
         """The statements of :meth:`install`, for somebody else to run."""

@@ -18,15 +18,21 @@ DONE = 0
 
 def install(*, sql: Annotated[bool, typer.Option(
         "--sql", help="Print the statements instead of running them, for a database administrator.")] = False,
+            work_schemas: Annotated[int, typer.Option(
+                "--work-schemas", min=0, metavar="N",
+                help="Make N pairs of schemas for a role that may not create its own.")] = 0,
+            to: Annotated[str | None, typer.Option(
+                "--to", metavar="ROLE", show_default=False, help="The role that may use them.")] = None,
             app: o.App = None, dsn: o.Dsn = None, schema: o.Schema = None, json: o.Json = False) -> int:
-    """Make the bookkeeping schema in a database, or bring it to this version. Nothing else is installed anywhere."""
+    """Make the bookkeeping schema in a database, or bring it to this version. Nothing is installed on any table."""
     output = Output(json=json)
     if sql:
-        text = install_sql(Settings() if schema is None else Settings(schema=schema))
+        text = install_sql(Settings() if schema is None else Settings(schema=schema), work_schemas=work_schemas,
+                           to=to)
         output.data({"sql": text}, text.rstrip)
         return DONE
     where = place(output, app=app, dsn=dsn, schema=schema, changing=True)
-    migrate(where.conninfo, where.settings)
+    migrate(where.conninfo, where.settings, work_schemas=work_schemas, to=to)
     output.data({"schema": where.settings.schema, "installed": True},
                 lambda: f"The bookkeeping schema {where.settings.schema!r} is installed.")
     return DONE

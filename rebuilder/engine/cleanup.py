@@ -13,6 +13,7 @@ from psycopg import sql
 
 from rebuilder import errors
 from rebuilder.domain.ticket import Stage
+from rebuilder.engine.schemas import ready_made
 from rebuilder.settings import Settings
 from rebuilder.store.ledger import Bookkeeping, Ledger
 from rebuilder.store.sessions import Connection, Server, connect, short, translate, translated
@@ -120,5 +121,5 @@ def _drop_retired(connection: Connection, *, schema: str, table: str) -> None:
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(schema, table)))
     left = connection.execute("SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
                               " WHERE n.nspname = %s", (schema,)).fetchone()
-    if left == (0,):
+    if left == (0,) and not ready_made(schema):
         connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {}").format(sql.Identifier(schema)))

@@ -14,9 +14,11 @@ from rebuilder.catalog import read_blueprint
 from rebuilder.catalog.blueprint import Outcome
 from rebuilder.domain.registry import Registry
 from rebuilder.domain.ticket import Stage
+from rebuilder.engine.schemas import WORK
 from rebuilder.eventlog import TableLog
 from rebuilder.settings import Settings
 from rebuilder.sql import load
+from rebuilder.store.install import READY
 from rebuilder.store.ledger import Bookkeeping
 from rebuilder.store.sessions import Connection, Server, connect, translate
 
@@ -72,8 +74,11 @@ def _role(connection: Connection, server: Server, settings: Settings) -> Iterato
     row = connection.execute(_QUERIES["privileges"], {"schema": settings.schema}).fetchone()
     assert row is not None
     create, exists, usage, write, stats = row
+    ready = len(connection.execute(_QUERIES["ready_schemas"], {"prefix": WORK + READY}).fetchall())
     if create:
         yield Finding(level="ok", subject="role", message=f"{server.user} may create schemas in {server.database}")
+    elif ready:
+        yield Finding(level="ok", subject="role", message=f"{server.user} may use {ready} ready-made work schemas")
     else:
         yield Finding(level="problem", subject="role", message=f"{server.user} may not create schemas in "
                       f"{server.database}: there is no place for the shadow",

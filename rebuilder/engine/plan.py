@@ -14,6 +14,7 @@ from rebuilder.engine import shadow
 from rebuilder.engine.in_the_way import holders
 from rebuilder.engine.price import Price, check_price, price_of
 from rebuilder.engine.run import Run
+from rebuilder.engine.schemas import RETIRED, WORK, run_id, stand_ins
 from rebuilder.engine.state_lock import connect_run
 from rebuilder.eventlog import ReadPlan, Selection
 from rebuilder.store.sessions import translated
@@ -84,7 +85,7 @@ def _plan(run: Run) -> Plan:
         run.selection = Selection(types=run.projection.types, categories=tuple(run.projection.categories))
         connection = run.ledger.connection  # a plan has no heartbeat that uses it too
         run.blueprint = read_blueprint(connection, run.projection.tables, shape=run.projection.shape or None,
-                                       run_id=shadow.run_id(run))
+                                       run_id=run_id(run))
         state = run.books.run(connection, "read_state", projection=run.projection.name).fetchone()
     try:
         preflight(run.blueprint, run.options.allow)
@@ -100,7 +101,7 @@ def _plan(run: Run) -> Plan:
         refused.append({"error": "recipe-outdated", "message": f"Live was built with version {live_version}.",
                         "hint": "deploy the later code, or --allow downgrade"})
     possible = not any(error["error"] == "preflight" for error in refused)
-    work, retired = shadow.stand_ins(run, shadow.WORK), shadow.stand_ins(run, shadow.RETIRED)
+    work, retired = stand_ins(run, WORK), stand_ins(run, RETIRED)
 
     def texts(statements: list[Any]) -> tuple[str, ...]:
         return tuple(statement.as_string(connection) for statement in statements)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from psycopg import errors as pg
 from psycopg import sql
 
 from rebuilder import errors
@@ -16,13 +15,12 @@ from rebuilder.engine.apply_sql import lifter
 from rebuilder.engine.parallel import check_workers
 from rebuilder.engine.price import check_price
 from rebuilder.engine.run import Run
+from rebuilder.engine.schemas import RETIRED, WORK, provide, run_id, stand_ins
 from rebuilder.eventlog import Selection
 from rebuilder.sql import load
 from rebuilder.store.sessions import Connection, translated
 
 _QUERIES = load("queries")
-WORK = "rebuilder_work_"
-RETIRED = "rebuilder_retired_"
 
 
 @dataclass(slots=True)
@@ -48,8 +46,7 @@ def build_shadow(run: Run) -> Shadow:
     read_definitions(run)
     check_price(run)
     shadow = create_shadow(run, run.main, run.blueprint)
-    for schema in shadow.retired.values():
-        run.main.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    shadow.retired = provide(run, run.main, RETIRED)
     return shadow
 
 
@@ -105,31 +102,12 @@ def _no_other_owner(run: Run, connection: Connection) -> None:
                     "one would drop the other's rows.", hint="make them one projection", table=ours[row[0]])
 
 
-def run_id(run: Run) -> str:
-    """What names of this run end in."""
-    return run.ticket.hex[:10]
-
-
-def stand_ins(run: Run, prefix: str) -> dict[str, str]:
-    """A schema of the run for each live schema."""
-    names = dict.fromkeys(table.schema for table in run.blueprint.tables)
-    return {live: f"{prefix}{run_id(run)}" + (f"_{n}" if n else "") for n, live in enumerate(names)}
-
-
 def create_shadow(run: Run, connection: Connection, blueprint: CatalogBlueprint) -> Shadow:
     """Create work schemas and shadow tables on ``connection``, and make unqualified names reach them."""
-    work = stand_ins(run, WORK)
-    try:
-        for schema in work.values():
-            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
-        for table in blueprint.tables:
-            for statement in (*blueprint.create(table, work, table.name), *blueprint.keys(table, work)):
-                connection.execute(statement)
-    except pg.InsufficientPrivilege as error:
-        raise errors.MissingPrivilege(
-            f"Role {run.server.user!r} may not create schemas in database {run.server.database!r}, so there is no "
-            f"place for the shadow ({error.diag.message_primary}).",
-            hint=f'GRANT CREATE ON DATABASE "{run.server.database}" TO "{run.server.user}"') from error
+    work = provide(run, connection, WORK)
+    for table in blueprint.tables:
+        for statement in (*blueprint.create(table, work, table.name), *blueprint.keys(table, work)):
+            connection.execute(statement)
     # Unqualified names of handlers hit the shadow; whatever else they name is found as before.
     connection.execute("SELECT set_config('search_path', %s || ', ' || current_setting('search_path'), true)",
                        (", ".join(work.values()),))

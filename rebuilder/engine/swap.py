@@ -11,6 +11,7 @@ from rebuilder.engine.drain import check_held
 from rebuilder.engine.fence import Fenced, GiveBack
 from rebuilder.engine.replay import Replay
 from rebuilder.engine.run import Run
+from rebuilder.engine.schemas import ready_made
 from rebuilder.engine.shadow import Shadow
 from rebuilder.sql import load
 from rebuilder.store.sessions import translated
@@ -30,7 +31,8 @@ def swap(run: Run, fenced: Fenced, shadow: Shadow, replay: Replay) -> None:
             for statement in run.blueprint.swap(shadow.work, shadow.retired, keys_owed=run.keys_owed):
                 main.execute(statement)
             for schema in shadow.work.values():
-                main.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(schema)))
+                if not ready_made(schema):
+                    main.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(schema)))
     # Before 18 a GRANT takes no lock, so one may have landed on the table that has just been retired.
     if current_grants(main, run.blueprint) != run.blueprint.grants:
         raise errors.LiveChanged("The grants of the live tables changed under the fence. Live is as it was.",

@@ -315,3 +315,12 @@ SELECT set_config('maintenance_work_mem',
                   (greatest(pg_size_bytes(current_setting('maintenance_work_mem')), %(memory)s) / 1024) || 'kB', true),
        set_config('max_parallel_maintenance_workers',
                   greatest(current_setting('max_parallel_maintenance_workers')::int, %(workers)s)::text, true)
+
+-- ready_schemas: ready-made schemas that this role may fill and that hold nothing
+SELECT n.nspname::text FROM pg_namespace n
+WHERE starts_with(n.nspname, %(prefix)s) AND has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE')
+  AND NOT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid)
+ORDER BY n.nspname
+
+-- schema_is_empty: whether a schema holds nothing
+SELECT NOT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %(name)s)

@@ -40,8 +40,28 @@ def _config(schema: str, output: io.TextIOBase | None = None) -> Config:
     return config
 
 
-def install(conninfo: str, settings: Settings | None = None) -> None:
+READY = "ready_"
+"""What the names of ready-made schemas have behind ``rebuilder_work_`` and ``rebuilder_retired_``."""
+
+
+def ready_schemas(count: int, role: str | None) -> list[sql.Composed]:
+    """The statements that make so many pairs of work and retired schemas, for a role that may not create its own."""
+    statements = []
+    for number in range(1, count + 1):
+        for kind in ("work", "retired"):
+            name = sql.Identifier(f"rebuilder_{kind}_{READY}{number}")
+            statements.append(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
+            if role is not None:
+                statements.append(sql.SQL("GRANT USAGE, CREATE ON SCHEMA {} TO {}").format(name, sql.Identifier(role)))
+    return statements
+
+
+def install(conninfo: str, settings: Settings | None = None, *, work_schemas: int = 0, to: str | None = None) -> None:
     """Bring the bookkeeping of a database to this version of rebuilder; nothing to do is fine.
+
+    ``work_schemas`` makes so many pairs of schemas for shadows and retired tables, and grants them to the role ``to``,
+    which then needs no CREATE on the database: one pair for each live schema of each projection whose retired tables
+    are kept at the same time.
 
     Raises :class:`~rebuilder.errors.MissingPrivilege` if the role may not create the schema.
     """
@@ -61,6 +81,8 @@ def install(conninfo: str, settings: Settings | None = None) -> None:
             config.attributes["connection"] = wrapped
             with _ALEMBIC:
                 command.upgrade(config, "head")
+            for statement in ready_schemas(work_schemas, to):
+                connection.execute(statement)
         connection.commit()
 
 
@@ -68,11 +90,12 @@ def _quoted(schema: str, connection: object) -> str:
     return sql.Identifier(schema).as_string(connection)  # type: ignore[arg-type]
 
 
-def install_sql(settings: Settings | None = None) -> str:
+def install_sql(settings: Settings | None = None, *, work_schemas: int = 0, to: str | None = None) -> str:
     """The same as SQL text, for a database administrator to run."""
     from alembic import command
 
     output = io.StringIO()
     with _ALEMBIC:
         command.upgrade(_config((settings or Settings()).schema, output), "head", sql=True)
-    return output.getvalue()
+    made = "".join(f"{statement.as_string()};\n\n" for statement in ready_schemas(work_schemas, to))
+    return output.getvalue() + made
