@@ -102,12 +102,6 @@ SELECT ticket, projection, generation, version, revision, stage, requested_at, u
        checkpoint_events, checkpoint_rows, checkpoint_at, failure_code, driver
 FROM {s}.rebuild_ticket WHERE ticket = %(ticket)s AND scope = %(scope)s FOR NO KEY UPDATE
 
--- share_ticket: the same, held against a step of it while something is written for its revision
-SELECT ticket, projection, generation, version, revision, stage, requested_at, updated_at, invalidation,
-       source_generation, source_tier, source_events, source_position, source_digest, checkpoint_position,
-       checkpoint_events, checkpoint_rows, checkpoint_at, failure_code, driver
-FROM {s}.rebuild_ticket WHERE ticket = %(ticket)s AND scope = %(scope)s FOR SHARE
-
 -- open_tickets: rebuilds that are neither finished nor failed, the longest silent first
 SELECT ticket, projection, generation, version, revision, stage, requested_at, updated_at, invalidation,
        source_generation, source_tier, source_events, source_position, source_digest, checkpoint_position,

@@ -122,7 +122,8 @@ class Documents(Rebuilds):
 
     def _generation(self, connection: Connection, into: Building | Live) -> tuple[str, int]:
         if isinstance(into, Building):
-            ticket = self._ticket(connection, into.ticket, "share_ticket")
+            # The lock that the step after it takes: two workers that shared it first would wait for each other.
+            ticket = self._ticket(connection, into.ticket, "lock_ticket")
             if ticket is None:
                 raise RecordNotFound(f"There is no ticket {into.ticket}.", ticket=str(into.ticket))
             if (ticket.stage, ticket.revision) != (Stage.RUNNING, into.revision):
