@@ -161,11 +161,12 @@ def attempts(run: Run, shadow: Shadow, replay: Replay, refresh: Callable[[], Non
     backoff = Backoff(budget=fence_budget(run), started=time.monotonic(), random=run.random.random)
     order = list(run.blueprint.locks)
     in_way = InWay(backoff.started)
-    last = ""
+    last, patience = "", 0.0
     while True:
         refresh()
         _come_close(run, shadow, replay)
-        for attempt in _turn(run, shadow, replay, order, backoff, in_way):
+        got = False
+        for attempt in _turn(run, shadow, replay, order, backoff, in_way, patience):
             yield attempt
             last = attempt.why or last
             in_way.saw([attempt.failed_on.role] if attempt.failed_on else [])
@@ -173,6 +174,7 @@ def attempts(run: Run, shadow: Shadow, replay: Replay, refresh: Callable[[], Non
                 order.remove(attempt.failed_on)
                 order.insert(0, attempt.failed_on)
             if attempt.got:
+                got = True
                 break  # the locks were got, what came after gave them back: catch up first
         if not run.keys_owed and in_way.only_referred_for(backoff.budget / 3):
             run.keys_owed = True
@@ -181,7 +183,11 @@ def attempts(run: Run, shadow: Shadow, replay: Replay, refresh: Callable[[], Non
                      "commit. Until then a delete in such a table may be refused by the retired table's key.")
         if backoff.expired(time.monotonic()):
             raise _not_acquired(run, backoff, last)
-        run.pause(backoff.pause(time.monotonic()))
+        # What backs off is what stops others: a fence that was held, or an attempt that queues.
+        patience = backoff.pause(time.monotonic())
+        if got:
+            run.pause(patience)
+            patience = 0.0
 
 
 def _come_close(run: Run, shadow: Shadow, replay: Replay) -> None:
@@ -201,11 +207,7 @@ def _come_close(run: Run, shadow: Shadow, replay: Replay) -> None:
 def _wait_for_small_tail(run: Run, shadow: Shadow, replay: Replay) -> None:
     """What lies above the horizon must fit the fence; while an open import holds the horizon, wait for it."""
     waited_since = time.monotonic()
-    while run.selection.types:
-        with translated("counting what is left for the fence"), run.reading() as reader:
-            tail = run.log.count(reader, run.selection, above=replay.horizon)
-        if tail <= rest_that_fits(run):
-            return
+    while (tail := _tail(run, replay)) > rest_that_fits(run):
         if time.monotonic() - waited_since > fence_budget(run):
             raise errors.CannotCatchUp(
                 f"{tail} events lie above the horizon, more than fit under the fence, and stayed there for "
@@ -215,17 +217,31 @@ def _wait_for_small_tail(run: Run, shadow: Shadow, replay: Replay) -> None:
         one_round(run, shadow, replay)
 
 
+def _tail(run: Run, replay: Replay) -> int:
+    """How many events lie above the horizon."""
+    if not run.selection.types:
+        return 0
+    with translated("counting what is left for the fence"), run.reading() as reader:
+        return run.log.count(reader, run.selection, above=replay.horizon)
+
+
 def _turn(run: Run, shadow: Shadow, replay: Replay, order: list[FenceLock], backoff: Backoff,
-          in_way: InWay) -> Iterator[Attempt]:
+          in_way: InWay, patience: float) -> Iterator[Attempt]:
+    """Attempts that do not queue, for ``fence_nowait`` and ``patience`` more seconds, then one that does."""
     run.enter(Phase.FENCE)
-    end = time.monotonic() + run.settings.fence_nowait
+    began = time.monotonic()
+    end = began + run.settings.fence_nowait + patience
     looked = holders(run)
     while True:
+        late = time.monotonic() - began > run.settings.fence_nowait
         if not looked:
+            if late and not run.projection.followed and _tail(run, replay) > rest_that_fits(run):
+                return  # the log has grown meanwhile: catch up first
             yield Attempt(run, shadow, replay, list(order), None)
         if time.monotonic() >= end:
             break
-        run.pause(run.settings.fence_poll)
+        # Nobody is stopped by looking; behind somebody who stays it need not be done so often.
+        run.pause(run.settings.fence_poll * (10 if late and not worth_queueing(looked, backoff) else 1))
         looked = holders(run)
     run.blockers = tuple(blocker.to_json() for blocker in looked)
     in_way.saw(run.roles_in_way)
