@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 import uuid
 from typing import Any
 
@@ -16,6 +17,9 @@ from rebuilder.sql import load
 from rebuilder.store.ledger import Ledger
 from rebuilder.store.requests import pending_requests
 from rebuilder.store.sessions import Server, begin, translated
+
+ENDING = 1.0
+"""Seconds that another run may take to give its advisory locks back once its state row is free."""
 
 _QUERIES = load("queries")
 
@@ -159,9 +163,21 @@ def _lock_tables(run: Run) -> None:
             raise errors.DefinitionError(
                 f"Projection {run.projection.name!r} fills table {name}, which does not exist in database "
                 f"{run.server.database!r}.", hint="create it, or correct the name in tables=[...]", table=name)
-        held = run.main.execute("SELECT pg_try_advisory_xact_lock(%s, %s)",
-                                (ADVISORY_CLASS, advisory_key(*row))).fetchone()
-        if held != (True,):
+        if not _lock_table(run, advisory_key(*row)):
             raise errors.RebuildInProgress(f"Table {name} is being rebuilt by a run of another projection.",
                                            hint="see `rebuilder status`; two projections must not fill one table",
                                            table=name)
+
+
+def _lock_table(run: Run, key: int) -> bool:
+    """Try for a table's advisory lock; it is never queued for.
+
+    A transaction gives its locks back one after the other: who has waited for the state row of a run that ends may
+    have it a moment before that run's advisory locks are free.
+    """
+    tried_since = time.monotonic()
+    while True:
+        held = run.main.execute("SELECT pg_try_advisory_xact_lock(%s, %s)", (ADVISORY_CLASS, key)).fetchone()
+        if held == (True,) or time.monotonic() - tried_since > ENDING:
+            return held == (True,)
+        run.pause(0.01)
