@@ -51,7 +51,7 @@ def writers(dsn, seed):
 @pytest.mark.timeout(400)
 def test_twenty_rebuilds_beside_late_commits_lose_and_double_nothing(connect, dsn, writers, seed, capsys):
     """Each event is counted by its row: after each cut-over, while the writers go on, live is the replay of the log;
-    and what was applied under the fence is a handful, whatever the log's length.
+    and what was applied under the fence is a handful, whatever the log's length (spirit#156).
     """
     db = connect(autocommit=True)
     bank.make_schema(db)

@@ -58,7 +58,9 @@ def test_appends_beside_a_slow_replay_are_caught_up_with(db, dsn):
 
 
 def test_a_transaction_that_holds_the_horizon_is_named(db, dsn, connect):
-    """An event below the horizon may still become visible, so the run waits for its transaction, and then names it."""
+    """An event below the horizon may still become visible, so the run waits for its transaction, and then names it
+    (pg_repack#125).
+    """
     writer = connect(application_name="an import")
     writer.execute("INSERT INTO events (stream, type, data) VALUES ('account-1', 'Deposited', '{\"amount\": 1}')")
     rebuilder, before = bank.make_rebuilder(dsn, settings=SHORT), photo(db)
@@ -81,7 +83,7 @@ def test_a_transaction_that_holds_the_horizon_is_named(db, dsn, connect):
 
 
 def test_a_session_in_front_of_the_fence_is_named_and_not_harmed(db, dsn, connect):
-    """Pid, user, application, age and query of the reader; its transaction goes on undisturbed."""
+    """Pid, user, application, age and query of the reader; its transaction goes on undisturbed (pg_repack#76)."""
     reader = connect(application_name="a long report")
     rows = reader.execute("SELECT count(*) FROM account_balance").fetchall()
     rebuilder, before = bank.make_rebuilder(dsn, settings=SHORT), photo(db)
@@ -118,7 +120,7 @@ def test_a_role_that_may_not_see_a_query_says_so(db, dsn, connect, role):
 
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
 def test_blockers_are_ended_when_that_was_asked_for(db, dsn, connect, spawn, how):
-    """After the delay the statement in the way is cancelled, or its session ended; nobody else's."""
+    """After the delay the statement in the way is cancelled, or its session ended; nobody else's (pg_repack#90)."""
     reader, other = connect(application_name="a long report"), connect(autocommit=True, application_name="other")
     reading = spawn(reader.execute, "SELECT pg_sleep(60) FROM account_balance LIMIT 1")
     working = spawn(other.execute, "SELECT pg_sleep(2)")

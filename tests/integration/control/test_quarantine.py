@@ -172,7 +172,9 @@ def test_an_event_that_breaks_a_deferred_constraint_is_found(db, dsn, events):
     ("40P01", NotNow), ("40001", NotNow), ("55P03", NotNow), ("57014", RebuilderError), ("53100", RebuilderError),
     ("53200", RebuilderError), ("58030", RebuilderError)])
 def test_an_error_that_may_pass_is_never_set_aside(db, dsn, state, kind):
-    """Deadlock, serialization, lock and statement timeout, disk or memory full, I/O: the event is not to blame."""
+    """Deadlock, serialization, lock and statement timeout, disk or memory full, I/O: the event is not to blame
+    (gh-ost#150).
+    """
     db.execute("CREATE FUNCTION fail(state text) RETURNS void LANGUAGE plpgsql AS"
                " $$ BEGIN RAISE EXCEPTION 'it happens' USING ERRCODE = state; END $$")
     handlers = bank.make_handlers()

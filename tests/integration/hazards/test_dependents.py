@@ -17,7 +17,9 @@ from tests.integration.hazards.schedule import NAME, PATIENT, Heard, Moments, ma
     ("GRANT SELECT ON account_balance TO PUBLIC", "grants"),
 ])
 def test_what_is_born_during_the_run_ends_it_by_name(dsn, watcher, point, statement, name):
-    """A view made after the preflight would go on reading the retired table, silently (hazard H9)."""
+    """A view made after the preflight would go on reading the retired table, silently (hazard H9,
+    pg_repack#420).
+    """
     rebuilder, before = make_rebuilder(dsn), rows_of(watcher)
     (live,) = watcher.execute("SELECT 'account_balance'::regclass::oid").fetchone()
     Moments(rebuilder).at(point, lambda run: watcher.execute(statement))

@@ -108,7 +108,9 @@ WRITERS = {
 
 @pytest.mark.parametrize("order", WRITERS)
 def test_a_writer_that_takes_our_locks_in_another_order_is_never_killed(dsn, connect, around, spawn, order):
-    """Its second statement waits for a queued attempt, which ends before deadlock_timeout does (hazards H1, H5)."""
+    """Its second statement waits for a queued attempt, which ends before deadlock_timeout does (hazards H1, H5;
+    pgtoolkit#5).
+    """
     first, second = WRITERS[order]
     writer, heard, waited = connect(), Heard(), []
     rebuilder = application(dsn, observer=heard, settings={"fence_queue_ms": (500, 500)})

@@ -86,7 +86,7 @@ def test_the_first_event_of_a_fresh_sequence_is_not_below_the_horizon(dsn, conne
 
 
 def test_an_open_import_is_waited_for_and_not_taken_for_a_log_that_grows_too_fast(dsn, connect, spawn, watcher):
-    """While a named transaction holds the horizon, rounds that find nothing are not counted (hazard M8)."""
+    """While a named transaction holds the horizon, rounds that find nothing are not counted (hazard M8, gh-ost#921)."""
     heard = Heard()
     rebuilder = make_rebuilder(dsn, observer=heard, settings={"fence_rest": 5, "catch_up_rounds": 1, "batch": 10})
     importer = connect(application_name="import")
@@ -180,7 +180,9 @@ def test_no_page_is_sent_before_the_horizon_that_bounds_it_is_settled(dsn, conne
 
 
 def test_what_is_committed_between_the_last_page_and_the_fence_is_drained(dsn, watcher):
-    """The tail is read with the fence held: a page from before it lacks what came in between (hazard R2)."""
+    """The tail is read with the fence held: a page from before it lacks what came in between (hazard R2,
+    pg-osc#58).
+    """
     rebuilder = make_rebuilder(dsn)
     Moments(rebuilder).at("fence", lambda run: deposit(watcher, rebuilder, "a2", 77))
     report = rebuilder.rebuild(NAME)

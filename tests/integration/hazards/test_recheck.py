@@ -49,7 +49,9 @@ def test_an_old_event_that_is_corrected_or_deleted_ends_the_run_by_name(dsn, wat
 
 
 def test_an_event_replaced_by_another_leaves_the_count_right_and_the_set_wrong(dsn, watcher, change):
-    """Below the horizon: one deleted and one inserted in its place; a count of the events passes (hazard H7)."""
+    """Below the horizon: one deleted and one inserted in its place; a count of the events passes (hazard H7,
+    gh-ost#420, gh-ost#475).
+    """
     rebuilder = make_rebuilder(dsn)
 
     def replace(run):
