@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from rebuilder import Columns, Event, Projection, Rebuilder, Registry, Settings, SqlHandlers, TableLog, Target
+from tests.fix_threads import wait_until
 
 Connection = psycopg.Connection[Any]
 
@@ -161,3 +162,17 @@ def assert_equal_to_replay(connection: Connection, table: str = "account_balance
     row = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(*table.split(".")))).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def correct(connection: Connection, statement: str, params: Any = ()) -> None:
+    """Change events that are there already, and wait until the server's counters show it.
+
+    The counters reach other sessions a while after the commit: a rebuild that begins before that would take the change
+    for one made while it ran.
+    """
+    counted = "SELECT n_tup_upd + n_tup_del FROM pg_stat_all_tables WHERE relid = 'events'::regclass"
+    before = connection.execute(counted).fetchone()
+    connection.execute(statement, params)
+    if connection.info.server_version >= 150000:
+        connection.execute("SELECT pg_stat_force_next_flush()")
+    wait_until(lambda: connection.execute(counted).fetchone() > before, what="the counters of the log")

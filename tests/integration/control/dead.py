@@ -24,7 +24,8 @@ def followers(db, *poison):
 
 def poisoned(db, positions, data):
     """Turn deposits of the log into poison."""
-    db.execute("UPDATE events SET type = 'Deposited', data = %s WHERE id = ANY (%s)", [Jsonb(data), list(positions)])
+    bank.correct(db, "UPDATE events SET type = 'Deposited', data = %s WHERE id = ANY (%s)",
+                 [Jsonb(data), list(positions)])
 
 
 def assert_replay_without(db, dead):

@@ -112,7 +112,7 @@ def test_a_statement_that_a_failed_batch_was_to_prepare_does_not_blame_a_neighbo
         "INSERT INTO account_balance VALUES (%s, 'seen', 0, 1)", (f"{event.stream} {event.position}",)))
     poisoned(db, [2, 10], POISON["sql"])
     seen = [4, 5, 6, 7, 8, 11, 12]  # the sixth is queued behind the second poison event
-    db.execute("UPDATE events SET type = 'Seen' WHERE id = ANY (%s)", [seen])
+    bank.correct(db, "UPDATE events SET type = 'Seen' WHERE id = ANY (%s)", [seen])
     rebuilder = bank.make_rebuilder(dsn, bank.make_projection(handlers=handlers), settings={"batch": 3})
     report = rebuilder.rebuild("account_balance", quarantine=EVENT)
     assert [letter[0] for letter in letters(db)] == [2, 10]
@@ -133,7 +133,7 @@ def test_what_a_decoder_or_an_upcaster_can_not_read_is_set_aside_with_its_cause(
     """Poison need not reach the handler to be poison."""
     db.execute("ALTER TABLE events ALTER data TYPE text; ALTER TABLE events ALTER data DROP DEFAULT")
     db.execute("UPDATE events SET data = 'not JSON' WHERE id = 33; UPDATE events SET schema_version = 2 WHERE id <> 44")
-    db.execute("UPDATE events SET type = 'Deposited' WHERE id = 44")
+    bank.correct(db, "UPDATE events SET type = 'Deposited' WHERE id = 44")
     upcasters = Upcasters({"Deposited": 2})
     upcasters.on("Deposited", from_version=1)(lambda data, context: data["no such key"])
     rebuilder = bank.make_rebuilder(dsn, bank.make_projection(upcasters=upcasters), settings={"batch": 10})
@@ -155,9 +155,10 @@ def test_an_event_that_breaks_a_deferred_constraint_is_found(db, dsn, events):
     culprit = events - 5
     db.execute("UPDATE events SET type = 'OwnerRenamed', data = '{\"owner\": \"owner 3\"}' WHERE id = %s", [culprit])
     # Two that are right together and wrong apart, in one batch: neither is poison.
-    db.execute("UPDATE events SET type = 'OwnerRenamed', stream = 'account-' || CASE id WHEN 32 THEN 7 ELSE 8 END,"
-               " data = jsonb_build_object('owner', CASE WHEN id = 32 THEN 'owner 8' ELSE 'new' END)"
-               " WHERE id IN (32, 33)")
+    bank.correct(db, "UPDATE events SET type = 'OwnerRenamed',"
+                 " stream = 'account-' || CASE id WHEN 32 THEN 7 ELSE 8 END,"
+                 " data = jsonb_build_object('owner', CASE WHEN id = 32 THEN 'owner 8' ELSE 'new' END)"
+                 " WHERE id IN (32, 33)")
     rebuilder = bank.make_rebuilder(dsn, settings={"batch": 3})
     report = rebuilder.rebuild("account_balance", quarantine=EVENT)
     assert_replay_without(db, [culprit])
