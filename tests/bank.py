@@ -170,9 +170,14 @@ def correct(connection: Connection, statement: str, params: Any = ()) -> None:
     The counters reach other sessions a while after the commit: a rebuild that begins before that would take the change
     for one made while it ran.
     """
-    counted = "SELECT n_tup_upd + n_tup_del FROM pg_stat_all_tables WHERE relid = 'events'::regclass"
-    before = connection.execute(counted).fetchone()
+    def counted() -> int:
+        row = connection.execute("SELECT n_tup_upd + n_tup_del FROM pg_stat_all_tables"
+                                 " WHERE relid = 'events'::regclass").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    before = counted()
     connection.execute(statement, params)
     if connection.info.server_version >= 150000:
         connection.execute("SELECT pg_stat_force_next_flush()")
-    wait_until(lambda: connection.execute(counted).fetchone() > before, what="the counters of the log")
+    wait_until(lambda: counted() > before, what="the counters of the log")
